@@ -1,0 +1,100 @@
+"""One engine as the router believes it to be."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from vllm_kairos.errors import StateError
+
+
+class Role(StrEnum):
+    """Which phase a node was started for."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    BOTH = "both"
+
+    @property
+    def prefills(self) -> bool:
+        return self is not Role.DECODE
+
+    @property
+    def decodes(self) -> bool:
+        return self is not Role.PREFILL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkState:
+    """The KV path from one prefill node into the decode node that holds this value."""
+
+    prefill_node: str
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+    queued_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth_bytes_per_s > 0:
+            value = self.bandwidth_bytes_per_s
+            raise StateError(f"link from {self.prefill_node!r}: bandwidth_bytes_per_s must be > 0, got {value}")
+        for name in ("latency_s", "queued_bytes"):
+            if getattr(self, name) < 0:
+                raise StateError(f"link from {self.prefill_node!r}: {name} must be >= 0, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """One engine at `observed_at_s` (the router's receipt time), in-flight corrections included.
+
+    `stale` says that no report arrived in time: a stale node is not an idle node.
+    """
+
+    node_id: str
+    role: Role
+    running_decodes: int = 0  # B
+    kv_tokens: int = 0  # K: KV tokens held by the running decodes
+    queued_prompt_tokens: tuple[int, ...] = ()  # prompts ahead of a new one, in order; tokens left of each
+    queued_prefill_tokens: int = 0  # their total, also where the tuple was capped
+    token_budget_tokens: int = 2048  # chi_p
+    max_running_requests: int = 256
+    block_size_tokens: int = 16
+    free_kv_blocks: int = 0
+    total_kv_blocks: int = 0
+    kv_bytes_per_token: int = 0
+    remote_kv_requests: int = 0  # requests waiting for remote KV
+    remote_kv_tokens: int = 0
+    deflected_prefills: int = 0
+    deflected_tokens_left: int = 0
+    links: tuple[LinkState, ...] = ()
+    accepting: bool = True  # False: draining, unhealthy or its breaker is open
+    stale: bool = False
+    observed_at_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value < 0:
+                raise StateError(f"node {self.node_id!r}: {name} must be >= 0, got {value}")
+        for name in ("token_budget_tokens", "block_size_tokens", "max_running_requests"):
+            value = getattr(self, name)
+            if value < 1:
+                raise StateError(f"node {self.node_id!r}: {name} must be >= 1, got {value}")
+        if self.free_kv_blocks > self.total_kv_blocks:
+            free, total = self.free_kv_blocks, self.total_kv_blocks
+            raise StateError(f"node {self.node_id!r}: free_kv_blocks must be <= total_kv_blocks, got {free} > {total}")
+
+    def kv_blocks_for(self, tokens: int) -> int:
+        """KV blocks that `tokens` tokens occupy on this node."""
+        return -(-tokens // self.block_size_tokens)
+
+
+_COUNTS = (
+    "running_decodes",
+    "kv_tokens",
+    "queued_prefill_tokens",
+    "free_kv_blocks",
+    "total_kv_blocks",
+    "kv_bytes_per_token",
+    "remote_kv_requests",
+    "remote_kv_tokens",
+    "deflected_prefills",
+    "deflected_tokens_left",
+)
