@@ -1,16 +1,12 @@
 """The same events under vllm-router's names and labels, where the meaning is equal."""
 
-from typing import TYPE_CHECKING
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from kairos_router.breaker import BreakerState
+from kairos_router.failures import Leg
 from kairos_router.registry import Worker
 from vllm_kairos.core.decision import Assign
 from vllm_kairos.core.shapes import Route
-
-if TYPE_CHECKING:
-    from kairos_router.metrics import Leg
 
 _BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800)
 _CB_STATES = {BreakerState.CLOSED: "closed", BreakerState.OPEN: "open", BreakerState.HALF_OPEN: "half_open"}
@@ -37,18 +33,17 @@ class CompatMetrics:
     def error(self, kind: str) -> None:
         self._errors.labels(kind).inc()
 
-    def leg_started(self, leg: "Leg", worker: Worker) -> None:
+    def leg_started(self, leg: Leg, worker: Worker) -> None:
         self._load.labels(worker.url).inc()
-        if leg in self._legs:
-            self._legs[leg].labels(worker.url).inc()
-        if leg == "decode":
+        self._legs[leg].labels(worker.url).inc()
+        if leg is Leg.DECODE:
             self._active_decodes.labels(worker.url).inc()
 
-    def leg_finished(self, leg: "Leg", worker: Worker, *, failed: bool) -> None:
+    def leg_finished(self, leg: Leg, worker: Worker, *, failed: bool) -> None:
         self._load.labels(worker.url).dec()
-        if leg == "decode":
+        if leg is Leg.DECODE:
             self._active_decodes.labels(worker.url).dec()
-        if failed and leg in self._leg_errors:
+        if failed:
             self._leg_errors[leg].labels(worker.url).inc()
 
     def stream_error(self, worker: Worker) -> None:
@@ -93,12 +88,12 @@ class CompatMetrics:
 
     def _make_worker_series(self) -> None:
         self._legs = {
-            "prefill": self._counter("pd_prefill_requests_total", "Prefill calls", "worker"),
-            "decode": self._counter("pd_decode_requests_total", "Decode calls", "worker"),
+            Leg.PREFILL: self._counter("pd_prefill_requests_total", "Prefill calls", "worker"),
+            Leg.DECODE: self._counter("pd_decode_requests_total", "Decode calls", "worker"),
         }
         self._leg_errors = {
-            "prefill": self._counter("pd_prefill_errors_total", "Failed prefill calls", "worker"),
-            "decode": self._counter("pd_decode_errors_total", "Failed decode calls", "worker"),
+            Leg.PREFILL: self._counter("pd_prefill_errors_total", "Failed prefill calls", "worker"),
+            Leg.DECODE: self._counter("pd_decode_errors_total", "Failed decode calls", "worker"),
         }
         self._stream_errors = self._counter("pd_stream_errors_total", "Broken streams", "worker")
         self._active_decodes = self._gauge("pd_active_decode_requests", "Decode calls under way", "worker")

@@ -1,13 +1,13 @@
 """What the router counts, in Prometheus form: one method per event, our own prefix always."""
 
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from kairos_router.breaker import BreakerState
 from kairos_router.compat_metrics import CompatMetrics
+from kairos_router.failures import Leg
 from kairos_router.registry import Worker
 from vllm_kairos.core.decision import Assign, Decision
 from vllm_kairos.core.node import NodeState
@@ -20,14 +20,6 @@ _TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 
 _LEG_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800)
 _ERROR_BUCKETS_S = (-10, -4, -2, -1, -0.5, -0.2, -0.1, -0.05, -0.02, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 10)
 _STEP_ERROR_BUCKETS_S = (-0.1, -0.05, -0.02, -0.01, -0.005, -0.002, 0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
-
-
-class Leg(StrEnum):
-    """Which of a request's calls to a server."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
-    PASS_THROUGH = "pass-through"
 
 
 class BoundedLabel:
