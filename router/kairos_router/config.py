@@ -112,7 +112,7 @@ class TokenSettings:
 
     tokenizer_dir: Path | None = None
     bytes_per_token: float = 4.0  # first guess; corrected from `usage`
-    inline_bytes: int = 16 * 1024  # longer prompts are counted in a thread
+    inline_characters: int = 4096  # longer prompts are counted in a thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
