@@ -82,7 +82,7 @@ class DeflectSettings:
     prefill_profile: Path | None = None
     decode_profile: Path | None = None
     prefill_unavailable: str = "deflect-bounded"
-    default_bandwidth_bytes_per_s: float = 1e9
+    default_bandwidth_bytes_per_s: float = 10e9
     prefill_policy: str = "kairos"  # choice among prefill nodes
     decode_policy: str = "kairos"  # choice among decode nodes
     force_local: bool = False  # honour x-bypass-remote-prefill and do_local_prefill

@@ -137,7 +137,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="--prefill-unavailable", group="deflection", default="deflect-bounded", metavar="RULE",
          parse=values.choice("fail", "deflect-bounded", "deflect"),
          help="with no prefill server left: fail, deflect what is TBT-safe, or deflect everything"),
-    Flag(name="--link-bandwidth-mb-per-sec", group="deflection", parse=values.number(0, above=True), default=1000.0,
+    Flag(name="--link-bandwidth-mb-per-sec", group="deflection", parse=values.number(0, above=True), default=10000.0,
          metavar="MB", help="KV bandwidth assumed for a pair of servers until a transfer was measured"),
     Flag(name="--allow-force-local", group="deflection", shape=Shape.SWITCH, parse=values.switch, default=False,
          help="honour the header x-bypass-remote-prefill and the body field do_local_prefill"),

@@ -97,10 +97,14 @@ class RouterMetrics:
         """A node measured a step; `predicted_s` is what the profile says of its shape."""
         self._step_error.labels(node_id).observe(measured_s - predicted_s)
 
-    def transfer_skipped(self, kv_bytes: int) -> None:
-        """A deflected request needed no KV transfer of `kv_bytes`."""
-        self._transfers_skipped.inc()
-        self._bytes_skipped.inc(kv_bytes)
+    def transfers_skipped(self, node_id: str, transfers: int, kv_bytes: int) -> None:
+        """A node reports KV transfers that deflection made needless, since its last report."""
+        self._transfers_skipped.labels(node_id).inc(transfers)
+        self._bytes_skipped.labels(node_id).inc(kv_bytes)
+
+    def malformed_schedules(self, node_id: str, count: int) -> None:
+        """A node reports requests whose chunk schedule it could not use, since its last report."""
+        self._malformed_schedules.labels(node_id).inc(count)
 
     def stranded_kv(self, cause: str) -> None:
         """A prefill server holds KV that no decode server will pull before its lease ends."""
@@ -223,8 +227,9 @@ class RouterMetrics:
         self._rejections = self._counter("rejections_total", "Requests that no node took", "reason", "model_name")
         self._errors = self._counter("errors_total", "Requests that failed", "kind")
         self._stranded = self._counter("stranded_kv_total", "Prefills whose KV nobody pulls", "cause")
-        self._transfers_skipped = self._counter("transfers_skipped_total", "KV transfers that deflection made needless")
-        self._bytes_skipped = self._counter("transfer_bytes_skipped_total", "Bytes of those transfers")
+        self._transfers_skipped = self._counter("transfers_skipped_total", "KV transfers that deflection made needless", "node")
+        self._bytes_skipped = self._counter("transfer_bytes_skipped_total", "Bytes of those transfers", "node")
+        self._malformed_schedules = self._counter("malformed_schedules_total", "Chunk schedules a node ignored", "node")
 
     def _make_prediction_series(self) -> None:
         self._ttft = self._histogram("ttft_seconds", "Time to first token", _TTFT_BUCKETS_S, "route")

@@ -71,6 +71,9 @@ class _Heard:
     sequence: int
     engine_id: str
     model: str
+    skipped_transfers: int
+    skipped_transfer_bytes: int
+    malformed_schedules: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,7 +133,7 @@ class FeedIntake:
 
     def _note(self, worker: Worker, message: NodeStateMessage, node_id: str) -> None:
         before = self._heard.get(node_id)
-        self._heard[node_id] = _Heard(message.boot_id, message.sequence, message.engine_id, message.model)
+        self._heard[node_id] = _Heard(**{name: getattr(message, name) for name in _Heard.__slots__})
         if message.engine_id and len(self._node_of_engine) < _MAX_PEERS:
             self._node_of_engine[message.engine_id] = node_id
         if before is None:
@@ -139,8 +142,20 @@ class FeedIntake:
             if before.engine_id != message.engine_id:
                 self._node_of_engine.pop(before.engine_id, None)
             self.on_restart(worker.name)
-        elif message.sequence > before.sequence + 1:
+            return
+        if message.sequence > before.sequence + 1:
             self.metrics.feed_gap(message.sequence - before.sequence - 1)
+        self._note_totals(before, self._heard[node_id], node_id)
+
+    def _note_totals(self, before: _Heard, after: _Heard, node_id: str) -> None:
+        """Count what a node's totals grew by; what it did before the router knew it is not the router's."""
+        transfers = after.skipped_transfers - before.skipped_transfers
+        kv_bytes = after.skipped_transfer_bytes - before.skipped_transfer_bytes
+        if transfers > 0:
+            self.metrics.transfers_skipped(node_id, transfers, max(0, kv_bytes))
+        malformed = after.malformed_schedules - before.malformed_schedules
+        if malformed > 0:
+            self.metrics.malformed_schedules(node_id, malformed)
 
     def _note_transfers(self, message: NodeStateMessage, node_id: str) -> None:
         for sample in message.transfer_samples:
