@@ -1,0 +1,105 @@
+"""What servers answer, pure: the handle in a prefill answer, usage, and fields that clients must not see."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from kairos_router.payload import KV_KEY
+
+_KV_KEY_BYTES = KV_KEY.encode()
+
+
+class TokenDetails(msgspec.Struct, frozen=True):
+    """`usage.prompt_tokens_details`."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """The `usage` object of an OpenAI answer."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: TokenDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prefix-cache hits as reported, never above the prompt; None where the server reports none."""
+        details = self.prompt_tokens_details
+        cached = None if details is None else details.cached_tokens
+        return None if cached is None else min(cached, self.prompt_tokens)
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    finish_reason: str | None = None
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    choices: list[_Choice] = []
+    kv_transfer_params: dict[str, Any] | None = None
+    usage: Usage | None = None
+    error: Any = None
+    object: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillAnswer:
+    """A 200 of the prefill leg: a handle, or what is wrong with it."""
+
+    handle: Mapping[str, Any] | None = None
+    fault: str = ""
+    usage: Usage | None = None
+
+    @property
+    def engine_id(self) -> str:
+        """The engine that holds the KV, "" when it does not say."""
+        engine = (self.handle or {}).get("remote_engine_id")
+        return engine if isinstance(engine, str) else ""
+
+
+def read_prefill(raw: bytes) -> PrefillAnswer:
+    """Read a prefill leg's 200; an error object, an abort or a missing handle is a fault, not a success."""
+    try:
+        answer = msgspec.json.decode(raw, type=_Answer)
+    except msgspec.DecodeError as error:
+        return PrefillAnswer(fault=f"not an answer: {error}")
+    if answer.error is not None or answer.object == "error":
+        return PrefillAnswer(fault="error object in a 200")
+    if any(choice.finish_reason == "abort" for choice in answer.choices):
+        return PrefillAnswer(fault="finish_reason abort")
+    if not answer.kv_transfer_params:
+        return PrefillAnswer(fault="no kv_transfer_params in the answer")
+    return PrefillAnswer(handle=answer.kv_transfer_params, usage=answer.usage)
+
+
+def read_usage(raw: bytes) -> Usage | None:
+    """Return a JSON answer's `usage`, None when it has none."""
+    try:
+        return msgspec.json.decode(raw, type=_Answer).usage
+    except msgspec.DecodeError:
+        return None
+
+
+def holds_error(raw: bytes) -> bool:
+    """Say whether a 200's JSON body is an error object."""
+    try:
+        answer = msgspec.json.decode(raw, type=_Answer)
+    except msgspec.DecodeError:
+        return False
+    return answer.error is not None or answer.object == "error"
+
+
+def strip_kv_params(raw: bytes) -> bytes:
+    """Drop `kv_transfer_params` from a JSON answer; the same bytes when it has none."""
+    if _KV_KEY_BYTES not in raw:
+        return raw
+    try:
+        body = msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return raw
+    if not isinstance(body, dict) or KV_KEY not in body:
+        return raw
+    del body[KV_KEY]
+    return msgspec.json.encode(body)

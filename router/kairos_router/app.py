@@ -1,0 +1,126 @@
+"""Routes: which path is served by what, and how an error becomes a status."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+
+from kairos_router import headers
+from kairos_router.admission import Admission
+from kairos_router.drain import Drain
+from kairos_router.job import Incoming, Sink, Story
+from kairos_router.ledger import CLIENT_GONE, Ledger
+from kairos_router.passthrough import Passthrough
+from kairos_router.payload import Endpoint
+from kairos_router.refusal import Refusal
+from kairos_router.router import Router
+from kairos_router.web_sink import WebSink
+from vllm_kairos.errors import RequestError
+
+Serve = Callable[[Incoming, Story, Sink], Awaitable[None]]
+
+PASSED_PATHS = frozenset(
+    {"/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/models", "/tokenize", "/inference/v1/generate"}
+)
+_OTHER = "other"
+
+
+class Front:
+    """Takes a client's request from aiohttp to `serve` and its answer, or its error, back."""
+
+    def __init__(
+        self,
+        *,
+        router: Router,
+        passthrough: Passthrough,
+        admission: Admission,
+        ledger: Ledger,
+        drain: Drain,
+        request_id_headers: tuple[str, ...],
+    ) -> None:
+        self._router = router
+        self._passthrough = passthrough
+        self._admission = admission
+        self._ledger = ledger
+        self._drain = drain
+        self._request_id_headers = request_id_headers
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        """The endpoints that may take two legs."""
+        return await self._serve(request, request.path, self._router.complete)
+
+    async def pass_on(self, request: web.Request) -> web.StreamResponse:
+        """Every other path."""
+        template = request.path if request.path in PASSED_PATHS else _OTHER
+        return await self._serve(request, template, self._passthrough.forward)
+
+    async def _serve(self, request: web.Request, template: str, serve: Serve) -> web.StreamResponse:
+        request_id = headers.request_id(request.headers, self._request_id_headers)
+        story, sink = self._ledger.open(template, request_id), WebSink(request)
+        status = CLIENT_GONE
+        try:
+            with self._drain.request():
+                status = await self._answer(request, story, sink, serve)
+            return sink.response or web.Response(status=status)
+        except (asyncio.CancelledError, ConnectionError):
+            story.error = story.error or "client-gone"
+            raise
+        finally:
+            self._ledger.close(story, status)
+
+    async def _answer(self, request: web.Request, story: Story, sink: WebSink, serve: Serve) -> int:
+        try:
+            async with self._admission.slot():
+                await serve(await _incoming(request, story.request_id), story, sink)
+        except Refusal as refused:
+            await self._refuse(refused, story, sink)
+        except RequestError as error:
+            await self._refuse(Refusal(400, "invalid-request", str(error)), story, sink)
+        return sink.status
+
+    async def _refuse(self, refused: Refusal, story: Story, sink: WebSink) -> None:
+        story.error = refused.reason
+        await sink.whole(refused.status, {**refused.headers, headers.REQUEST_ID: story.request_id}, refused.body)
+
+
+def add_routes(app: web.Application, front: Front) -> None:
+    """Serve what clients use; the operator's routes are added before, since the last route takes every path."""
+    for endpoint in Endpoint:
+        app.router.add_post(endpoint, front.complete)
+    app.router.add_route("*", "/{path:.*}", front.pass_on)
+
+
+@web.middleware
+async def json_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Turn what handlers outside Front raise into the JSON of a refusal."""
+    try:
+        return await handler(request)
+    except Refusal as refused:
+        return answer_of(refused)
+    except RequestError as error:
+        return answer_of(Refusal(400, "invalid-request", str(error)))
+
+
+def answer_of(refused: Refusal, extra: Mapping[str, str] | None = None) -> web.Response:
+    """A refusal as a response."""
+    return web.Response(status=refused.status, headers={**refused.headers, **(extra or {})}, body=refused.body)
+
+
+async def _incoming(request: web.Request, request_id: str) -> Incoming:
+    return Incoming(
+        path=request.path,
+        headers={name.lower(): value for name, value in request.headers.items()},
+        body=await _read(request),
+        request_id=request_id,
+        method=request.method,
+        query=request.rel_url.raw_query_string,
+    )
+
+
+async def _read(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise Refusal(413, "body-too-large", "request body is larger than --max-payload-size") from error

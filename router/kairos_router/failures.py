@@ -1,0 +1,100 @@
+"""The failure rules, in one place: what went wrong on which leg, and what the router does about it.
+
+docs/failure-rules.md is the prose of this table; a test keeps the two together.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Leg(StrEnum):
+    """Which server a request to it serves; also the `leg` label of the metrics."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Failure(StrEnum):
+    """What went wrong; also the `error_type` label of the metrics."""
+
+    REFUSED = "refused"  # no connection: nothing was sent
+    RESET = "reset"  # connection lost before the first byte of an answer
+    BROKEN = "broken"  # connection lost after it
+    UNAVAILABLE = "unavailable"  # 502, 503, 504
+    SERVER_ERROR = "server-error"  # any other 5xx
+    CLIENT_ERROR = "client-error"  # 4xx
+    MODEL_MISSING = "model-missing"  # 404: this server does not have the model or adapter
+    REWRITE_REFUSED = "rewrite-refused"  # 4xx to a prefill leg from which an output constraint was dropped
+    FAULTY_ANSWER = "faulty-answer"  # 200 with an error object, an abort, or no handle
+    HANDLE_EXPIRED = "handle-expired"  # older than the KV lease less its margin
+    ENGINE_RESTARTED = "engine-restarted"  # the engine that holds the KV is gone
+
+
+class Action(StrEnum):
+    """What the router does about it."""
+
+    RETRY = "retry"  # decide again with this server left out; bounded, with backoff
+    DEFLECT = "deflect"  # let a decode server run the whole request
+    ANSWER = "answer"  # give the client the server's own answer
+    END_STREAM = "end-stream"  # an SSE error event and close, or an aborted body
+    PREFILL_AGAIN = "prefill-again"  # decide again; no server is left out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One row of the table."""
+
+    action: Action
+    node_fault: bool  # counts against the server's circuit breaker
+    handle_usable: bool = False  # the KV handle may go to another decode server
+
+
+_RULES: Mapping[tuple[Leg, Failure], Rule] = {
+    (Leg.PREFILL, Failure.REFUSED): Rule(action=Action.RETRY, node_fault=True),
+    (Leg.PREFILL, Failure.RESET): Rule(action=Action.RETRY, node_fault=True),
+    (Leg.PREFILL, Failure.BROKEN): Rule(action=Action.RETRY, node_fault=True),
+    (Leg.PREFILL, Failure.UNAVAILABLE): Rule(action=Action.RETRY, node_fault=True),
+    (Leg.PREFILL, Failure.SERVER_ERROR): Rule(action=Action.DEFLECT, node_fault=True),
+    (Leg.PREFILL, Failure.CLIENT_ERROR): Rule(action=Action.ANSWER, node_fault=False),
+    (Leg.PREFILL, Failure.MODEL_MISSING): Rule(action=Action.DEFLECT, node_fault=False),
+    (Leg.PREFILL, Failure.REWRITE_REFUSED): Rule(action=Action.DEFLECT, node_fault=False),
+    (Leg.PREFILL, Failure.FAULTY_ANSWER): Rule(action=Action.DEFLECT, node_fault=True),
+    (Leg.DECODE, Failure.REFUSED): Rule(action=Action.RETRY, node_fault=True, handle_usable=True),
+    (Leg.DECODE, Failure.RESET): Rule(action=Action.RETRY, node_fault=True),
+    (Leg.DECODE, Failure.BROKEN): Rule(action=Action.END_STREAM, node_fault=True),
+    (Leg.DECODE, Failure.UNAVAILABLE): Rule(action=Action.RETRY, node_fault=True),
+    (Leg.DECODE, Failure.SERVER_ERROR): Rule(action=Action.ANSWER, node_fault=True),
+    (Leg.DECODE, Failure.CLIENT_ERROR): Rule(action=Action.ANSWER, node_fault=False),
+    (Leg.DECODE, Failure.MODEL_MISSING): Rule(action=Action.ANSWER, node_fault=False),
+    (Leg.DECODE, Failure.FAULTY_ANSWER): Rule(action=Action.ANSWER, node_fault=True),
+    (Leg.DECODE, Failure.HANDLE_EXPIRED): Rule(action=Action.PREFILL_AGAIN, node_fault=False),
+    (Leg.DECODE, Failure.ENGINE_RESTARTED): Rule(action=Action.PREFILL_AGAIN, node_fault=False),
+}
+
+_UNAVAILABLE_STATUSES = frozenset({502, 503, 504})
+
+
+def rule(leg: Leg, failure: Failure) -> Rule:
+    """Return the rule for `failure` on `leg`."""
+    return _RULES[leg, failure]
+
+
+def rules() -> Mapping[tuple[Leg, Failure], Rule]:
+    """The whole table, for documentation and tests."""
+    return _RULES
+
+
+def of_status(status: int, *, leg: Leg, rewritten: bool = False) -> Failure | None:
+    """Classify an answer's status, None for success. `rewritten`: the leg lacks a constraint that the client sent."""
+    if status < 400:
+        return None
+    if status in _UNAVAILABLE_STATUSES:
+        return Failure.UNAVAILABLE
+    if status >= 500:
+        return Failure.SERVER_ERROR
+    if status == 404:
+        return Failure.MODEL_MISSING
+    if rewritten and leg is Leg.PREFILL:
+        return Failure.REWRITE_REFUSED
+    return Failure.CLIENT_ERROR

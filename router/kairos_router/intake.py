@@ -1,0 +1,86 @@
+"""Turns a client's bytes and headers into a Job: parsed, counted, with its objectives and its constraints."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kairos_router import headers, payload
+from kairos_router.config import DeflectSettings
+from kairos_router.job import Incoming, Job, Story
+from kairos_router.payload import Endpoint, ParsedRequest
+from kairos_router.registry import WorkerRegistry
+from kairos_router.slo import Objectives, objectives
+from kairos_router.tokens import TokenCounter
+from vllm_kairos.core.shapes import RequestShape, Route
+from vllm_kairos.errors import RequestError
+
+UNSUPPORTED = "unsupported-by-two-leg"
+CLIENT_ASKED = "client-asked"
+
+
+@dataclass(frozen=True, slots=True)
+class _Force:
+    route: Route | None = None
+    reason: str = ""
+
+
+class Intake:
+    """`new_unique` returns an id that no other request has, in this process or any other."""
+
+    def __init__(
+        self,
+        *,
+        tokens: TokenCounter,
+        workers: WorkerRegistry,
+        deflect: DeflectSettings,
+        new_unique: Callable[[], str] = headers.new_unique,
+    ) -> None:
+        self._tokens = tokens
+        self._workers = workers
+        self._deflect = deflect
+        self._new_unique = new_unique
+
+    async def admit(self, incoming: Incoming, story: Story) -> Job:
+        """Build the job; raises RequestError for a body or a header that is not valid."""
+        request = payload.parse(Endpoint(incoming.path), incoming.body)
+        wanted = objectives(incoming.headers, Objectives(ttft_s=self._deflect.ttft_slo_s, tbt_s=self._deflect.tbt_slo_s))
+        force = self._force(request, incoming)
+        pinned = self._pinned(incoming)
+        count = await self._tokens.count(request.endpoint, request.body)
+        story.model, story.prompt_tokens, story.prompt_tokens_exact = request.model, count.prompt_tokens, count.exact
+        unique = self._new_unique()
+        shape = RequestShape(
+            request_id=unique,
+            prompt_tokens=max(1, count.prompt_tokens),
+            max_output_tokens=request.max_output_tokens,
+            ttft_slo_s=wanted.ttft_s,
+            tbt_slo_s=wanted.tbt_s,
+            forced_route=force.route,
+            forced_reason=force.reason,
+            pinned_prefill_node=pinned,
+        )
+        return Job(incoming=incoming, request=request, shape=shape, story=story, unique=unique, count=count)
+
+    def learn(self, job: Job) -> None:
+        """Correct the estimate by what the server counted; its cached_tokens are never learned from.
+
+        On the two-leg path a decode server reports the KV it pulled as prefix-cache hits.
+        """
+        usage = job.story.usage
+        if usage is not None and usage.prompt_tokens > 0 and not job.request.two_leg_obstacle:
+            self._tokens.learn(job.count, usage.prompt_tokens)
+
+    def _force(self, request: ParsedRequest, incoming: Incoming) -> _Force:
+        if request.two_leg_obstacle:
+            return _Force(Route.LOCAL, UNSUPPORTED)
+        if self._deflect.force_local and (request.wants_local or headers.asks_local(incoming.headers)):
+            return _Force(Route.LOCAL, CLIENT_ASKED)
+        return _Force()
+
+    def _pinned(self, incoming: Incoming) -> str | None:
+        asked = incoming.headers.get(headers.PINNED_PREFILL)
+        if asked is None:
+            return None
+        worker = self._workers.by_url(asked)
+        if worker is None or not worker.role.prefills:
+            raise RequestError(f"header {headers.PINNED_PREFILL} must name a registered prefill server, got {asked!r}")
+        return worker.node_ids[0]

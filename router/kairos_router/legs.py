@@ -1,0 +1,116 @@
+"""Sends one leg to one server and turns whatever happens into a result or a LegFailed."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from kairos_router import answers, failures, headers, payload
+from kairos_router.breaker import Breakers
+from kairos_router.failures import Failure, Leg
+from kairos_router.handles import Handle, HandleBook
+from kairos_router.job import Job, LegFailed, ServerAnswer, Sink
+from kairos_router.metrics import RouterMetrics
+from kairos_router.registry import Worker, WorkerRegistry
+from kairos_router.upstream import Answer, Call, Upstream, UpstreamFailure
+
+
+class Legs:
+    """The calls of both legs, each counted, timed and reported to its server's breaker."""
+
+    def __init__(
+        self,
+        *,
+        upstream: Upstream,
+        workers: WorkerRegistry,
+        breakers: Breakers,
+        metrics: RouterMetrics,
+        handles: HandleBook,
+        clock: Callable[[], float],
+        api_key: str | None = None,
+    ) -> None:
+        self._upstream = upstream
+        self._workers = workers
+        self._breakers = breakers
+        self._metrics = metrics
+        self._handles = handles
+        self._clock = clock
+        self._api_key = api_key
+
+    async def prefill(self, job: Job, node_id: str) -> Handle:
+        """Compute the prompt on `node_id`; raises LegFailed unless a handle comes back."""
+        worker, rank = self._workers.resolve(node_id)
+        call = self._call(job, Leg.PREFILL, worker, rank, payload.prefill_leg(job.request))
+        with self._tracked(job, Leg.PREFILL, worker):
+            try:
+                async with self._upstream.send(call) as answer:
+                    whole = ServerAnswer(status=answer.status, headers=answer.headers, body=await answer.read())
+            except UpstreamFailure as failure:
+                raise LegFailed(Leg.PREFILL, worker.name, failure.failure, failure.detail) from failure
+            return self._handle(job, worker, node_id, whole)
+
+    @asynccontextmanager
+    async def decode(self, job: Job, node_id: str, body: bytes, sink: Sink) -> AsyncIterator[Answer]:
+        """Open the leg that answers the client; raises LegFailed unless its status is a success."""
+        worker, rank = self._workers.resolve(node_id)
+        call = self._call(job, Leg.DECODE, worker, rank, body)
+        with self._tracked(job, Leg.DECODE, worker):
+            try:
+                async with self._upstream.send(call) as answer:
+                    await _check_decode(answer, worker)
+                    yield answer
+            except UpstreamFailure as failure:
+                kind = failure.failure
+                if kind is Failure.BROKEN and not sink.started:
+                    kind = Failure.RESET
+                raise LegFailed(Leg.DECODE, worker.name, kind, failure.detail) from failure
+
+    def _handle(self, job: Job, worker: Worker, node_id: str, whole: ServerAnswer) -> Handle:
+        rewritten = payload.constraint_dropped(job.request)
+        failure = failures.of_status(whole.status, leg=Leg.PREFILL, rewritten=rewritten)
+        if failure is not None:
+            raise LegFailed(Leg.PREFILL, worker.name, failure, f"status {whole.status}", whole)
+        answer = answers.read_prefill(whole.body)
+        if answer.handle is None:
+            raise LegFailed(Leg.PREFILL, worker.name, Failure.FAULTY_ANSWER, answer.fault)
+        now_s = self._clock()
+        return Handle(
+            params=answer.handle,
+            prefill_node=node_id,
+            generation=self._handles.saw_engine(node_id, answer.engine_id, now_s),
+            received_at_s=now_s,
+        )
+
+    def _call(self, job: Job, leg: Leg, worker: Worker, rank: int | None, body: bytes) -> Call:
+        leg_id = headers.leg_id(job.incoming.request_id, job.unique, leg, job.attempts)
+        sent = headers.leg_headers(job.incoming.headers, leg_id=leg_id, dp_rank=rank, api_key=self._api_key)
+        return Call(url=worker.url + job.request.endpoint, headers=sent, body=body)
+
+    @contextmanager
+    def _tracked(self, job: Job, leg: Leg, worker: Worker) -> Iterator[None]:
+        started_s, outcome = self._clock(), "cancelled"
+        self._metrics.leg_started(leg, worker)
+        try:
+            yield
+            outcome = "ok"
+            self._breakers.success(worker.name, self._clock())
+        except LegFailed as failed:
+            outcome = str(failed.failure)
+            self._tell_breaker(failed)
+            raise
+        finally:
+            took_s = self._clock() - started_s
+            job.story.leg_s[leg] = job.story.leg_s.get(leg, 0.0) + took_s
+            self._metrics.leg_finished(leg, worker, took_s, outcome)
+
+    def _tell_breaker(self, failed: LegFailed) -> None:
+        if failures.rule(failed.leg, failed.failure).node_fault:
+            self._breakers.failure(failed.worker, self._clock())
+        else:
+            self._breakers.success(failed.worker, self._clock())
+
+
+async def _check_decode(answer: Answer, worker: Worker) -> None:
+    failure = failures.of_status(answer.status, leg=Leg.DECODE)
+    if failure is None:
+        return
+    whole = ServerAnswer(status=answer.status, headers=answer.headers, body=await answer.read())
+    raise LegFailed(Leg.DECODE, worker.name, failure, f"status {answer.status}", whole)

@@ -1,0 +1,145 @@
+"""Puts the router together: which object is given which others."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from kairos_router.access_log import AccessLog
+from kairos_router.admission import Admission
+from kairos_router.app import Front, add_routes, json_errors
+from kairos_router.breaker import Breakers, BreakerState
+from kairos_router.config import RouterConfig
+from kairos_router.drain import Drain
+from kairos_router.handles import HandleBook
+from kairos_router.intake import Intake
+from kairos_router.ledger import Ledger
+from kairos_router.legs import Legs
+from kairos_router.metrics import RouterMetrics
+from kairos_router.passthrough import Passthrough
+from kairos_router.placement import Placement
+from kairos_router.registry import Cause, Worker, WorkerRegistry
+from kairos_router.release import HandleReleaser
+from kairos_router.router import FlowSettings, Router, View
+from kairos_router.tokenizer import PromptTokenizer
+from kairos_router.tokens import TokenCounter
+from kairos_router.upstream import Upstream
+from vllm_kairos.core.policy import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The objects of one router that others need to reach."""
+
+    config: RouterConfig
+    view: View
+    workers: WorkerRegistry
+    breakers: Breakers
+    metrics: RouterMetrics
+    access_log: AccessLog
+    tokens: TokenCounter
+    handles: HandleBook
+    placement: Placement
+    releaser: HandleReleaser
+    router: Router
+    front: Front
+    drain: Drain
+    clock: Callable[[], float]
+
+    def app(self) -> web.Application:
+        """The application that clients and operators talk to."""
+        app = web.Application(client_max_size=self.config.limits.max_payload_bytes, middlewares=[json_errors])
+        add_routes(app, self.front)
+        return app
+
+
+def build_parts(
+    config: RouterConfig,
+    *,
+    view: View,
+    policy: Policy,
+    upstream: Upstream,
+    access_log: AccessLog,
+    clock: Callable[[], float],
+    tokenizer: PromptTokenizer | None = None,
+) -> Parts:
+    """Build a router; nothing is started and no worker is registered."""
+    metrics = RouterMetrics(compat=config.compat_metrics)
+    handles = HandleBook(max_age_s=config.limits.kv_lease_s - config.limits.kv_lease_margin_s)
+    workers = WorkerRegistry(view)
+    breakers = _breakers(config, workers, metrics)
+    tokens = TokenCounter(config.tokens, tokenizer)
+    placement = Placement(policy=policy, view=view, workers=workers, metrics=metrics, clock=clock)
+    releaser = HandleReleaser(upstream=upstream, metrics=metrics, pick_decode=placement.pick_decode, api_key=config.api_key)
+    legs = Legs(
+        upstream=upstream,
+        workers=workers,
+        breakers=breakers,
+        metrics=metrics,
+        handles=handles,
+        clock=clock,
+        api_key=config.api_key,
+    )
+    router = Router(
+        intake=Intake(tokens=tokens, workers=workers, deflect=config.deflect),
+        placement=placement,
+        legs=legs,
+        view=view,
+        handles=handles,
+        releaser=releaser,
+        metrics=metrics,
+        clock=clock,
+        settings=FlowSettings(
+            request_timeout_s=config.limits.request_timeout_s,
+            retry=config.retry,
+            decision_headers=config.decision_headers,
+        ),
+    )
+    passthrough = Passthrough(
+        upstream=upstream,
+        placement=placement,
+        breakers=breakers,
+        metrics=metrics,
+        clock=clock,
+        request_timeout_s=config.limits.request_timeout_s,
+        api_key=config.api_key,
+    )
+    drain = Drain()
+    front = Front(
+        router=router,
+        passthrough=passthrough,
+        admission=Admission(config.limits, metrics, clock),
+        ledger=Ledger(metrics=metrics, access_log=access_log, clock=clock),
+        drain=drain,
+        request_id_headers=config.request_id_headers,
+    )
+    return Parts(
+        config=config,
+        view=view,
+        workers=workers,
+        breakers=breakers,
+        metrics=metrics,
+        access_log=access_log,
+        tokens=tokens,
+        handles=handles,
+        placement=placement,
+        releaser=releaser,
+        router=router,
+        front=front,
+        drain=drain,
+        clock=clock,
+    )
+
+
+def _breakers(config: RouterConfig, workers: WorkerRegistry, metrics: RouterMetrics) -> Breakers:
+    def moved(name: str, old: BreakerState, new: BreakerState) -> None:
+        worker: Worker | None = workers.find(name)
+        if worker is None:
+            return
+        metrics.breaker_moved(worker, old, new)
+        if new is BreakerState.OPEN:
+            workers.block(name, Cause.BREAKER)
+        else:
+            workers.unblock(name, Cause.BREAKER)
+
+    return Breakers(config.breaker, moved)

@@ -1,0 +1,236 @@
+"""Request and answer bodies, pure: parse once, build each leg's body, read what comes back.
+
+The decode leg is the client's own bytes with `kv_transfer_params` appended, so nothing is lost to
+re-encoding; the prefill leg is a changed copy of the parsed body.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from vllm_kairos.core.chunking import ChunkSchedule
+from vllm_kairos.errors import RequestError
+from vllm_kairos.wire import params
+
+KV_KEY = "kv_transfer_params"
+_FORBIDDEN_KEYS = frozenset({KV_KEY, params.PARAMS_KEY, "do_local_prefill"})
+# vLLM merges these objects into the sampling parameters' extra_args, where kv_transfer_params is read.
+_NESTED_KEYS = ("vllm_xargs", "extra_args", "sampling_params")
+
+_PREFILL_PARAMS: Mapping[str, Any] = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+_CONSTRAINT_KEYS = frozenset(
+    {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"}
+)
+_ANSWER_ONLY_KEYS = frozenset(
+    {
+        "stream_options",
+        "min_completion_tokens",
+        "logprobs",
+        "top_logprobs",
+        "return_token_ids",
+        "return_token_offsets",
+        "return_prompt_text",
+        "echo",
+    }
+)
+# Kimi K3's chat template renders tool_choice and response_format into the prompt.
+_CONSTRAINT_SHAPES_PROMPT = re.compile(r"kimi[-_]?k3", re.IGNORECASE)
+_DEFAULT_OUTPUT_TOKENS = 16
+
+
+class Endpoint(StrEnum):
+    """The endpoints that may take two legs."""
+
+    COMPLETIONS = "/v1/completions"
+    CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """One client request; `body` is for reading only."""
+
+    endpoint: Endpoint
+    raw: bytes
+    body: Mapping[str, Any]
+    clean: bool  # the raw bytes carry no key that a client may not set
+
+    @property
+    def model(self) -> str:
+        model = self.body.get("model")
+        return model if isinstance(model, str) else ""
+
+    @property
+    def wants_local(self) -> bool:
+        """The client asked for a local prefill (honoured only when the operator allows it)."""
+        return self.body.get("do_local_prefill") is True
+
+    @property
+    def max_output_tokens(self) -> int:
+        for key in ("max_completion_tokens", "max_tokens"):
+            limit = self.body.get(key)
+            if isinstance(limit, int) and limit >= 1:
+                return limit
+        return _DEFAULT_OUTPUT_TOKENS
+
+    @property
+    def two_leg_obstacle(self) -> str:
+        """Name what keeps this request off the two-leg path, "" when nothing does."""
+        return next((name for name, applies in _OBSTACLES if applies(self)), "")
+
+
+def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:
+    """Parse the client's bytes. Raises RequestError unless they hold one JSON object."""
+    body = parse_object(raw)
+    return ParsedRequest(endpoint=endpoint, raw=raw, body=body, clean=not _forbidden_paths(body))
+
+
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """Decode one JSON object. Raises RequestError that says where the bytes are not one."""
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestError(f"request body must be JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise RequestError(f"request body must be a JSON object, got {type(body).__name__}")
+    return body
+
+
+def prefill_leg(request: ParsedRequest) -> bytes:
+    """One token, not streamed, no output constraint; what shapes the prompt stays as the client sent it."""
+    dropped = _FORBIDDEN_KEYS | _CONSTRAINT_KEYS | _ANSWER_ONLY_KEYS
+    body = {key: value for key, value in _without_forbidden(request.body).items() if key not in dropped}
+    body["stream"] = False
+    body["max_tokens"] = 1
+    if "max_completion_tokens" in body:
+        body["max_completion_tokens"] = 1
+    if body.get("min_tokens"):
+        body["min_tokens"] = 1
+    if _forces_tool(request.body):
+        body["tool_choice"] = "auto"  # "none" would drop the tools from the prompt on some servers
+    body[KV_KEY] = _PREFILL_PARAMS
+    return msgspec.json.encode(body)
+
+
+def decode_leg(request: ParsedRequest, handle: Mapping[str, Any]) -> bytes:
+    """What the client sent plus the handle that P returned, field for field."""
+    return _with_kv_params(request, handle)
+
+
+def deflected_leg(request: ParsedRequest, schedule: ChunkSchedule | None) -> bytes:
+    """What the client sent plus the chunk schedule, and no remote-prefill parameter."""
+    if schedule is None:
+        return request.raw if request.clean else msgspec.json.encode(_without_forbidden(request.body))
+    return _with_kv_params(request, {params.PARAMS_KEY: params.encode(schedule.batch_tokens())})
+
+
+def release_leg(handle: Mapping[str, Any]) -> bytes:
+    """A completion that D refuses before admission, whereupon D tells P to free the handle's blocks.
+
+    vLLM's serving layer notifies the connector for every request with `do_remote_prefill` that it
+    refuses; a model that nobody serves makes the refusal certain, so no token is ever computed.
+    """
+    return msgspec.json.encode({"model": RELEASE_MODEL, "prompt": [0], "max_tokens": 1, KV_KEY: handle})
+
+
+RELEASE_MODEL = "kairos-release-kv"
+
+
+def constraint_dropped(request: ParsedRequest) -> bool:
+    """Say whether the prefill leg lacks an output constraint that the client sent."""
+    return _forces_tool(request.body) or any(request.body.get(key) is not None for key in _CONSTRAINT_KEYS)
+
+
+def without_client_params(raw: bytes) -> bytes:
+    """Drop what a client may not set from a pass-through body; the same bytes when there is nothing to drop."""
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return raw
+    if not isinstance(body, dict) or not _forbidden_paths(body):
+        return raw
+    return msgspec.json.encode(_without_forbidden(body))
+
+
+def _with_kv_params(request: ParsedRequest, value: Mapping[str, Any]) -> bytes:
+    if not request.clean:
+        return msgspec.json.encode({**_without_forbidden(request.body), KV_KEY: value})
+    head = request.raw[: request.raw.rindex(b"}")]
+    comma = b"," if request.body else b""
+    return b"".join((head, comma, b'"', KV_KEY.encode(), b'":', msgspec.json.encode(value), b"}"))
+
+
+def _forbidden_paths(body: Mapping[str, Any]) -> bool:
+    if not _FORBIDDEN_KEYS.isdisjoint(body):
+        return True
+    nested = (body.get(key) for key in _NESTED_KEYS)
+    return any(_forbidden_paths(value) for value in nested if isinstance(value, dict))
+
+
+def _without_forbidden(body: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in body.items() if key not in _FORBIDDEN_KEYS}
+    for key in _NESTED_KEYS:
+        if isinstance(kept.get(key), dict):
+            kept[key] = _without_forbidden(kept[key])
+    return kept
+
+
+def _forces_tool(body: Mapping[str, Any]) -> bool:
+    choice = body.get("tool_choice")
+    return choice == "required" or isinstance(choice, dict)
+
+
+def _several(key: str) -> Callable[[ParsedRequest], bool]:
+    # vLLM also reads numbers sent as strings; whatever is not plainly one counts as several.
+    return lambda request: request.body.get(key) not in (None, 1)
+
+
+def _present(key: str) -> Callable[[ParsedRequest], bool]:
+    return lambda request: request.body.get(key) is not None
+
+
+def _several_prompts(request: ParsedRequest) -> bool:
+    prompt = request.body.get("prompt")
+    return isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
+
+
+def _echo_with_logprobs(request: ParsedRequest) -> bool:
+    return request.body.get("echo") not in (None, False) and request.body.get("logprobs") not in (None, False)
+
+
+def _no_output(request: ParsedRequest) -> bool:
+    return any(isinstance(limit, int) and limit < 1 for limit in map(request.body.get, ("max_tokens", "max_completion_tokens")))
+
+
+def _truncated_to_context(request: ParsedRequest) -> bool:
+    # A negative value means "what the context leaves beside max_tokens", which differs between the legs.
+    limit = request.body.get("truncate_prompt_tokens")
+    return limit is not None and not (isinstance(limit, int) and limit >= 0)
+
+
+def _constraint_shapes_prompt(request: ParsedRequest) -> bool:
+    return constraint_dropped(request) and _CONSTRAINT_SHAPES_PROMPT.search(request.model) is not None
+
+
+_OBSTACLES: tuple[tuple[str, Callable[[ParsedRequest], bool]], ...] = (
+    ("n", _several("n")),
+    ("best_of", _several("best_of")),
+    ("beam-search", lambda request: request.body.get("use_beam_search") not in (None, False)),
+    ("prompt-logprobs", _present("prompt_logprobs")),
+    ("echo-with-logprobs", _echo_with_logprobs),
+    ("several-prompts", _several_prompts),
+    ("prompt-embeds", _present("prompt_embeds")),
+    ("no-output", _no_output),
+    ("truncated-to-context", _truncated_to_context),
+    ("constraint-shapes-prompt", _constraint_shapes_prompt),
+)

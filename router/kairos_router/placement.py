@@ -1,0 +1,118 @@
+"""Asks the policy where a request goes, given what its earlier attempts have taught."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from kairos_router import refusal
+from kairos_router.failures import Failure
+from kairos_router.job import Job, LegFailed
+from kairos_router.metrics import RouterMetrics
+from kairos_router.registry import Worker, WorkerRegistry
+from vllm_kairos.core.decision import Assign, Decision, Reject, RejectReason
+from vllm_kairos.core.node import NodeState
+from vllm_kairos.core.policy import Policy
+from vllm_kairos.core.shapes import Route
+
+_DEFLECT_REASONS = {
+    Failure.MODEL_MISSING: "prefill-lacks-model",
+    Failure.REWRITE_REFUSED: "prefill-refused-rewrite",
+    Failure.SERVER_ERROR: "prefill-server-error",
+    Failure.FAULTY_ANSWER: "prefill-faulty-answer",
+}
+_HANDLE_REASON = "handle-in-hand"
+
+
+class NodeSource(Protocol):
+    """Where the nodes come from."""
+
+    def nodes(self, now_s: float) -> Sequence[NodeState]:
+        """Every node, in-flight corrections included."""
+
+
+class Placement:
+    """Every decision passes here, is counted, and is remembered in the request's story."""
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        view: NodeSource,
+        workers: WorkerRegistry,
+        metrics: RouterMetrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._policy = policy
+        self._view = view
+        self._workers = workers
+        self._metrics = metrics
+        self._clock = clock
+
+    def decide(self, job: Job) -> Assign:
+        """Return where the next attempt runs; raises Refusal when no node takes it."""
+        now_s = self._clock()
+        nodes = self._usable(job, self._view.nodes(now_s))
+        decision = self._place_handle(job, nodes) or self._policy.decide(job.shape, nodes, now_s)
+        job.story.decision = decision
+        self._metrics.decision(decision, job.request.model)
+        if isinstance(decision, Reject):
+            raise refusal.of_reject(decision)
+        return decision
+
+    def force_local(self, job: Job, failed: LegFailed) -> None:
+        """Have the next attempt run on a decode node whole; the failure becomes the decision's reason."""
+        job.shape = replace(job.shape, forced_route=Route.LOCAL, forced_reason=_DEFLECT_REASONS[failed.failure])
+
+    def pick_decode(self, *, stateful: bool = False) -> Worker | None:
+        """A decode server that takes calls: the least loaded, or always the first by name for `stateful` ones."""
+        nodes = self._view.nodes(self._clock())
+        best = _first(nodes) if stateful else _least_loaded(nodes)
+        return None if best is None else self._workers.resolve(best.node_id)[0]
+
+    def worker(self, name: str) -> Worker:
+        """The worker called `name`; raises RequestError when it is gone."""
+        return self._workers.get(name)
+
+    def _usable(self, job: Job, nodes: Sequence[NodeState]) -> Sequence[NodeState]:
+        if not job.left_out and not job.prefill_given_up:
+            return nodes
+        out = self._left_out(job, nodes)
+        return [replace(node, accepting=False) if node.node_id in out else node for node in nodes]
+
+    def _left_out(self, job: Job, nodes: Sequence[NodeState]) -> set[str]:
+        """Nodes this attempt avoids: those that failed it, as long as another of their role takes work."""
+        failed = {node.node_id for node in nodes if self._workers.resolve(node.node_id)[0].name in job.left_out}
+        out: set[str] = set()
+        for plays_role in (_prefills, _decodes):
+            able = {node.node_id for node in nodes if node.accepting and plays_role(node)}
+            if able - failed:
+                out |= able & failed
+        if job.prefill_given_up:
+            out |= {node.node_id for node in nodes if not node.role.decodes}
+        return out
+
+    def _place_handle(self, job: Job, nodes: Sequence[NodeState]) -> Decision | None:
+        """A request whose KV is ready needs a decode node only."""
+        if job.handle is None:
+            return None
+        best = _least_loaded(nodes)
+        if best is None:
+            return Reject(reason=RejectReason.NO_DECODE_NODE, retry_after_s=1.0)
+        return Assign(route=Route.REMOTE, decode_node=best.node_id, prefill_node=job.handle.prefill_node, reason=_HANDLE_REASON)
+
+
+def _least_loaded(nodes: Iterable[NodeState]) -> NodeState | None:
+    able = [node for node in nodes if node.accepting and node.role.decodes]
+    return min(able, key=lambda node: (node.running_decodes, node.kv_tokens, node.node_id), default=None)
+
+
+def _first(nodes: Iterable[NodeState]) -> NodeState | None:
+    return min((node for node in nodes if node.accepting and node.role.decodes), key=lambda node: node.node_id, default=None)
+
+
+def _prefills(node: NodeState) -> bool:
+    return node.role.prefills
+
+
+def _decodes(node: NodeState) -> bool:
+    return node.role.decodes

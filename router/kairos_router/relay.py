@@ -1,0 +1,68 @@
+"""Passes a decode server's answer to the client, streamed or whole, and keeps the account of its tokens."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from kairos_router import answers, headers
+from kairos_router.failures import Failure
+from kairos_router.job import Sink, Story
+from kairos_router.sse import StreamScanner
+from kairos_router.upstream import Answer, UpstreamFailure
+
+_SENT_BY_MISTAKE = 502
+"""The status of a server's 200 whose body is an error object."""
+
+
+class Relay:
+    """`on_text` is called at each event that brings text, the first time included."""
+
+    def __init__(self, story: Story, sink: Sink, extra_headers: Mapping[str, str], on_text: Callable[[], None]) -> None:
+        self._story = story
+        self._sink = sink
+        self._extra = extra_headers
+        self._on_text = on_text
+
+    async def pass_on(self, answer: Answer) -> None:
+        """Send the whole answer. Raises UpstreamFailure(BROKEN) when it does not reach its end."""
+        send: Callable[[Answer], Awaitable[None]] = self._stream if is_stream(answer.headers) else self._whole
+        await send(answer)
+
+    async def _stream(self, answer: Answer) -> None:
+        scanner = StreamScanner()
+        self._story.streamed = True
+        try:
+            async for chunk in answer.chunks():
+                seen = scanner.text_events
+                await self._write(answer, scanner.feed(chunk))
+                if scanner.text_events > seen:
+                    self._on_text()
+            await self._write(answer, scanner.finish())
+        finally:
+            self._story.usage = scanner.usage
+        if not scanner.complete:
+            raise UpstreamFailure(Failure.BROKEN, "stream ended without a finish reason")
+        await self._sink.finish()
+        if scanner.saw_error:
+            self._story.error = "error-in-stream"
+
+    async def _write(self, answer: Answer, data: bytes) -> None:
+        if not data:
+            return
+        if not self._sink.started:
+            await self._sink.start(answer.status, self._headers(answer))
+        await self._sink.write(data)
+
+    async def _whole(self, answer: Answer) -> None:
+        body = answers.strip_kv_params(await answer.read())
+        self._story.usage = answers.read_usage(body)
+        status = answer.status
+        if answers.holds_error(body):
+            status, self._story.error = _SENT_BY_MISTAKE, "error-in-answer"
+        await self._sink.whole(status, self._headers(answer), body)
+
+    def _headers(self, answer: Answer) -> dict[str, str]:
+        return {**headers.client_headers(answer.headers, request_id=self._story.request_id), **self._extra}
+
+
+def is_stream(answered: Mapping[str, str]) -> bool:
+    """Say whether an answer is an event stream."""
+    return answered.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"

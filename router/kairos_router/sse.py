@@ -1,0 +1,161 @@
+"""Server-sent events, pure: cut a byte stream into whole events and read what each one says.
+
+Events pass to the client as the bytes that came; only one that shows `kv_transfer_params` is rewritten.
+"""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from kairos_router.answers import Usage, strip_kv_params
+
+MAX_EVENT_BYTES = 8 * 1024 * 1024
+"""A longer event is passed on unread rather than held."""
+
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r(?!\n)|\n\r\n")
+_OVERLAP_BYTES = 3  # an event's end may straddle two reads
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_DONE = b"[DONE]"
+
+
+class EventSplitter:
+    """Cuts a byte stream into events, each with the blank line that ends it."""
+
+    def __init__(self) -> None:
+        self._tail = bytearray()
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the events that `chunk` completed."""
+        search_from = max(0, len(self._tail) - _OVERLAP_BYTES)
+        self._tail += chunk
+        events, start = [], 0
+        for end in self._ends(search_from):
+            events.append(bytes(self._tail[start:end]))
+            start = end
+        del self._tail[:start]
+        if len(self._tail) > MAX_EVENT_BYTES:
+            events.append(self.finish())
+        return events
+
+    def finish(self) -> bytes:
+        """Return what is left when the stream ends: an event without its blank line, or b""."""
+        rest = bytes(self._tail)
+        self._tail.clear()
+        return rest
+
+    def _ends(self, search_from: int) -> Iterator[int]:
+        for match in _EVENT_END.finditer(self._tail, search_from):
+            yield match.end()
+
+
+class _Delta(msgspec.Struct, frozen=True):
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+    @property
+    def says_something(self) -> bool:
+        return bool(self.content or self.reasoning or self.reasoning_content or self.tool_calls)
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event's JSON, as far as the router reads it."""
+
+    choices: list[_Choice] = []
+    usage: Usage | None = None
+    error: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def has_text(self) -> bool:
+        """The event brings generated text, not only a role or a finish reason."""
+        return any(choice.text or (choice.delta is not None and choice.delta.says_something) for choice in self.choices)
+
+    @property
+    def has_error(self) -> bool:
+        return bytes(self.error) != b"null"
+
+    @property
+    def finish_reason(self) -> str | None:
+        return next((choice.finish_reason for choice in self.choices if choice.finish_reason), None)
+
+
+_EVENT_DECODER = msgspec.json.Decoder(Event)
+
+
+def data_of(event: bytes) -> bytes:
+    """Join the `data:` lines of one event."""
+    lines = [line for line in _LINE_END.split(event) if line.startswith(b"data:")]
+    return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
+
+
+def read(data: bytes) -> Event | None:
+    """Decode one event's data, None when it is not the JSON of an answer."""
+    try:
+        return _EVENT_DECODER.decode(data)
+    except msgspec.DecodeError:
+        return None
+
+
+class StreamScanner:
+    """Sees each event of one answer once, however the stream was cut, and keeps the account of it."""
+
+    def __init__(self) -> None:
+        self._splitter = EventSplitter()
+        self.saw_text = False
+        self.saw_done = False
+        self.saw_error = False
+        self.finish_reason: str | None = None
+        self.usage: Usage | None = None
+        self.text_events = 0
+        self.events = 0
+
+    @property
+    def complete(self) -> bool:
+        """The answer reached its end: [DONE], or a finish reason where the server sends no [DONE]."""
+        return self.saw_done or self.finish_reason is not None
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take what the server sent; return what the client gets of it: whole events only."""
+        events = self._splitter.feed(chunk)
+        return b"".join([self._see(event) for event in events])
+
+    def finish(self) -> bytes:
+        """Take the end of the stream; return the last event when it lacks its blank line."""
+        rest = self._splitter.finish()
+        return self._see(rest) if rest else b""
+
+    def _see(self, event: bytes) -> bytes:
+        data = data_of(event)
+        if not data:
+            return event
+        self.events += 1
+        if data.strip() == _DONE:
+            self.saw_done = True
+            return event
+        self._account(read(data))
+        clean = strip_kv_params(data)
+        return event if clean is data else b"data: " + clean + b"\n\n"
+
+    def _account(self, event: Event | None) -> None:
+        if event is None:
+            return
+        if event.has_text:
+            self.saw_text = True
+            self.text_events += 1
+        self.saw_error = self.saw_error or event.has_error
+        self.finish_reason = event.finish_reason or self.finish_reason
+        self.usage = event.usage or self.usage
+
+
+def error_event(message: str, kind: str, status: int) -> bytes:
+    """The event that ends a broken stream in place of [DONE]."""
+    error = {"error": {"message": message, "type": kind, "code": status}}
+    return b"data: " + msgspec.json.encode(error) + b"\n\n"

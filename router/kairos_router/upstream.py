@@ -1,0 +1,168 @@
+"""One HTTP request to one vLLM server, and the ways in which it can fail.
+
+Upstream is a Protocol so that the router's flow is tested without a network.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Protocol, Self
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from kairos_router.failures import Failure
+from vllm_kairos.errors import KairosError
+
+CONNECT_TIMEOUT_S = 10.0
+"""The one built-in limit: how long a TCP connection may take. An answer may take as long as the request's own limit."""
+KEEPALIVE_S = 3.0
+"""Idle connections are dropped before vLLM's server drops them, which it does after 5 s by default."""
+
+
+class UpstreamFailure(KairosError):
+    """A request to a server did not bring an answer to its end."""
+
+    def __init__(self, failure: Failure, detail: str) -> None:
+        super().__init__(f"{failure}: {detail}")
+        self.failure = failure
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request as it goes out."""
+
+    url: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+    method: str = "POST"
+
+
+class Answer(Protocol):
+    """A server's answer whose body has not been read yet."""
+
+    @property
+    def status(self) -> int:
+        """HTTP status."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Response headers."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives; raises UpstreamFailure(BROKEN)."""
+
+    async def read(self) -> bytes:
+        """Return the whole body; raises UpstreamFailure(BROKEN)."""
+
+
+class Upstream(Protocol):
+    """Sends calls; leaving the context before the body's end closes the connection, which cancels the call there."""
+
+    def send(self, call: Call) -> AbstractAsyncContextManager[Answer]:
+        """Open a call; raises UpstreamFailure (REFUSED, RESET)."""
+
+
+@dataclass(slots=True)
+class _HttpAnswer:
+    response: aiohttp.ClientResponse
+
+    @property
+    def status(self) -> int:
+        return self.response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.response.headers
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self.response.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, OSError) as error:
+            raise UpstreamFailure(Failure.BROKEN, _say(error)) from error
+
+    async def read(self) -> bytes:
+        try:
+            return await self.response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise UpstreamFailure(Failure.BROKEN, _say(error)) from error
+
+
+@dataclass(slots=True)
+class HttpUpstream:
+    """The aiohttp implementation; two pools, since a retry of a dropped idle connection must take a fresh one."""
+
+    keepalive_s: float = KEEPALIVE_S
+    _pooled: aiohttp.ClientSession = field(init=False)
+    _fresh: aiohttp.ClientSession = field(init=False)
+
+    async def __aenter__(self) -> Self:
+        self._pooled = _session(aiohttp.TCPConnector(limit=0, keepalive_timeout=self.keepalive_s))
+        self._fresh = _session(aiohttp.TCPConnector(limit=0, force_close=True))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._pooled.close()
+        await self._fresh.close()
+
+    @asynccontextmanager
+    async def send(self, call: Call) -> AsyncIterator[Answer]:
+        response = await self._open(call)
+        try:
+            yield _HttpAnswer(response)
+        finally:
+            # Back to the pool after the body's end, closed before it.
+            response.release()
+
+    async def _open(self, call: Call) -> aiohttp.ClientResponse:
+        trace = SimpleNamespace(reused=False)
+        try:
+            return await _request(self._pooled, call, trace)
+        except UpstreamFailure as failure:
+            if not trace.reused or failure.failure is not Failure.RESET:
+                raise
+        # The server had closed the idle connection before it saw this request.
+        return await _request(self._fresh, call, trace)
+
+
+def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+    tracing = aiohttp.TraceConfig()
+    tracing.on_connection_reuseconn.append(_mark_reused)
+    return aiohttp.ClientSession(
+        connector=connector,
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("User-Agent", "Accept-Encoding"),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        trace_configs=[tracing],
+    )
+
+
+async def _mark_reused(
+    _session: aiohttp.ClientSession, context: SimpleNamespace, _params: aiohttp.TraceConnectionReuseconnParams
+) -> None:
+    context.trace_request_ctx.reused = True
+
+
+async def _request(session: aiohttp.ClientSession, call: Call, trace: SimpleNamespace) -> aiohttp.ClientResponse:
+    try:
+        return await session.request(
+            call.method,
+            URL(call.url, encoded=True),
+            data=call.body or None,
+            headers=CIMultiDict(call.headers),
+            allow_redirects=False,
+            trace_request_ctx=trace,
+        )
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        raise UpstreamFailure(Failure.REFUSED, _say(error)) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise UpstreamFailure(Failure.RESET, _say(error)) from error
+
+
+def _say(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,56 @@
+"""The aiohttp side of a client's answer."""
+
+import asyncio
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from kairos_router.relay import is_stream
+
+
+class WebSink:
+    """Sends one answer on one request; `response` is what the handler returns."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._stream: web.StreamResponse | None = None
+        self._whole: web.Response | None = None
+        self._reads_events = False
+
+    @property
+    def started(self) -> bool:
+        return self._stream is not None
+
+    @property
+    def response(self) -> web.StreamResponse | None:
+        return self._whole or self._stream
+
+    @property
+    def status(self) -> int:
+        """The status that went to the client."""
+        response = self.response
+        return 500 if response is None else response.status
+
+    async def whole(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self._whole = web.Response(status=status, headers=headers, body=body)
+
+    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+        self._stream = web.StreamResponse(status=status, headers=headers)
+        self._reads_events = is_stream(headers)
+        await self._stream.prepare(self._request)
+
+    async def write(self, data: bytes) -> None:
+        assert self._stream is not None
+        await self._stream.write(data)
+
+    async def finish(self) -> None:
+        assert self._stream is not None
+        await self._stream.write_eof()
+
+    async def abort(self, last: bytes) -> None:
+        assert self._stream is not None
+        if self._reads_events:
+            await self._stream.write(last)
+        transport: asyncio.Transport | None = self._request.transport
+        if transport is not None:
+            transport.close()  # without the last chunk, so that the body reads as cut off
