@@ -22,9 +22,13 @@ class Reason(StrEnum):
     TBT_UNSAFE = "tbt-unsafe"  # no chunk keeps the running decodes within TBT
     DEFLECTION_BUSY = "deflection-busy"  # every decode node has its one deflected prefill
     KV_FULL = "kv-full"  # no decode node has the KV blocks free
+    SLOTS_FULL = "slots-full"  # every decode node runs as many requests as it may
     STATE_STALE = "state-stale"  # no decode node has fresh state
     BELOW_RULE = "rule-not-met"  # a static policy's rule said remote
     NEVER = "policy-never"
+    PINNED = "pinned"  # the caller named the prefill node
+    # either, when the caller forced the route without saying why
+    FORCED = "forced"
 
 
 class RejectReason(StrEnum):
@@ -44,6 +48,7 @@ class Verdict(StrEnum):
     FEASIBLE = "feasible"
     TBT_UNSAFE = "tbt-unsafe"
     KV_FULL = "kv-full"
+    SLOTS_FULL = "slots-full"
     DEFLECTION_BUSY = "deflection-busy"
     STALE = "stale"
     NOT_ACCEPTING = "not-accepting"

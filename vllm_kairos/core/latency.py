@@ -1,17 +1,25 @@
-"""The latency-model protocol: one method to predict a step, one to predict a run of equal chunks."""
+"""The latency-model protocol: predict a step, a run of equal chunks, a queue, and a bound on a schedule."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from vllm_kairos.core.shapes import BatchShape
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A step latency that changes linearly over a run of steps: `first_s + j * slope_s` at step j."""
 
     first_s: float
     slope_s: float
+
+
+class PrefillTotals(NamedTuple):
+    """What a sequence of prefill-only steps adds up to, however many prompts share a step."""
+
+    steps: int
+    tokens: int  # prompt tokens computed
+    done_tokens: int  # sum over every prompt's chunks of the tokens computed before that chunk
+    attention_work: float  # sum over chunks of n*p + n*n/2
 
 
 class StepLatencyModel(Protocol):
@@ -20,12 +28,32 @@ class StepLatencyModel(Protocol):
     def step_s(self, batch: BatchShape) -> float:
         """Predict one engine step, in seconds."""
 
+    def latency_s(self, running_decodes: int, kv_tokens: int, prefill_tokens: int, done_tokens: int) -> float:
+        """Equal `step_s` on plain numbers that the caller vouches for; the decision's hot path."""
+
     def run_lines(self, first: BatchShape) -> tuple[Line, ...]:
         """Describe a run of steps that starts with `first` and repeats its chunk.
 
         Step j has `done_tokens + j * prefill_tokens` prompt tokens behind it and
         `kv_tokens + j * (prefill_tokens + running_decodes)` KV tokens, since each decode grows by
         one. The latency of step j is the largest of the returned lines at j.
+        """
+
+    def prefill_total_s(self, totals: PrefillTotals) -> float:
+        """Predict the whole of a sequence of prefill-only steps, in seconds."""
+
+    def schedule_floor_s(
+        self,
+        running_decodes: int,
+        kv_tokens: int,
+        prompt_tokens: int,
+        done_tokens: int,
+        candidates: Sequence[int],
+        limit_s: float,
+    ) -> float:
+        """Bound from below what `build_schedule` would predict for the same arguments; inf: surely infeasible.
+
+        Must be cheap, since it is asked of every decode node. 0.0 is always a valid answer.
         """
 
     def in_fitted_range(self, batch: BatchShape) -> bool:

@@ -1,6 +1,6 @@
 """One engine as the router believes it to be."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vllm_kairos.errors import StateError
@@ -27,12 +27,12 @@ class LinkState:
     """The KV path from one prefill node into the decode node that holds this value."""
 
     prefill_node: str
-    bandwidth_bytes_per_s: float
+    bandwidth_bytes_per_s: float | None = None  # None: not measured yet
     latency_s: float = 0.0
     queued_bytes: int = 0
 
     def __post_init__(self) -> None:
-        if not self.bandwidth_bytes_per_s > 0:
+        if self.bandwidth_bytes_per_s is not None and not self.bandwidth_bytes_per_s > 0:
             value = self.bandwidth_bytes_per_s
             raise StateError(f"link from {self.prefill_node!r}: bandwidth_bytes_per_s must be > 0, got {value}")
         for name in ("latency_s", "queued_bytes"):
@@ -61,18 +61,26 @@ class NodeState:
     kv_bytes_per_token: int = 0
     remote_kv_requests: int = 0  # requests waiting for remote KV
     remote_kv_tokens: int = 0
+    expected_decodes: int = 0  # sent here by the router, still on their prefill node
+    expected_kv_tokens: int = 0
     deflected_prefills: int = 0
     deflected_tokens_left: int = 0
     links: tuple[LinkState, ...] = ()
     accepting: bool = True  # False: draining, unhealthy or its breaker is open
     stale: bool = False
-    observed_at_s: float = 0.0
+    observed_at_s: float = 0.0  # -inf: never
+    # Derived; the decision asks for them of every node, so they are worked out once per state.
+    fastest_link_bytes_per_s: float = field(init=False, repr=False, compare=False, default=0.0)
+    measured_links: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
             value = getattr(self, name)
             if value < 0:
                 raise StateError(f"node {self.node_id!r}: {name} must be >= 0, got {value}")
+        rates = {link.prefill_node: link.bandwidth_bytes_per_s for link in self.links if link.bandwidth_bytes_per_s}
+        object.__setattr__(self, "fastest_link_bytes_per_s", max(rates.values(), default=0.0))
+        object.__setattr__(self, "measured_links", frozenset(rates))
         for name in ("token_budget_tokens", "block_size_tokens", "max_running_requests"):
             value = getattr(self, name)
             if value < 1:
@@ -85,6 +93,11 @@ class NodeState:
         """KV blocks that `tokens` tokens occupy on this node."""
         return -(-tokens // self.block_size_tokens)
 
+    @property
+    def used_kv_blocks(self) -> int:
+        """KV blocks in use or promised: what nodes of equal prediction are told apart by."""
+        return self.total_kv_blocks - self.free_kv_blocks
+
 
 _COUNTS = (
     "running_decodes",
@@ -95,6 +108,8 @@ _COUNTS = (
     "kv_bytes_per_token",
     "remote_kv_requests",
     "remote_kv_tokens",
+    "expected_decodes",
+    "expected_kv_tokens",
     "deflected_prefills",
     "deflected_tokens_left",
 )

@@ -1,0 +1,207 @@
+"""The paper's three linear step-latency models (section 4.3.1) with an attention-work feature beside them."""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, fields
+from math import inf, isfinite, sqrt
+
+from vllm_kairos.core.latency import Line, PrefillTotals
+from vllm_kairos.core.shapes import BatchShape
+from vllm_kairos.errors import ProfileError
+
+_ROUNDING = 1e-9  # relative slack for sums that a step-by-step prediction adds up in another order
+
+
+class _NonNegative:
+    """Refuse coefficients under which a larger batch would be predicted faster."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for item in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            if not isinstance(value, int | float) or not isfinite(value) or value < 0:
+                raise ProfileError(f"{type(self).__name__}.{item.name} must be a finite number >= 0, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillCost(_NonNegative):
+    """Seconds for n prompt tokens behind p computed ones: fixed + n, p and attention work n*p + n*n/2."""
+
+    fixed_s: float
+    per_token_s: float
+    per_done_token_s: float
+    per_attention_work_s: float
+
+    def at(self, tokens: int, done_tokens: int) -> float:
+        """Cost of one chunk, in seconds."""
+        work = tokens * done_tokens + tokens * tokens * 0.5
+        return self.fixed_s + self.per_token_s * tokens + self.per_done_token_s * done_tokens + self.per_attention_work_s * work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeCost(_NonNegative):
+    """Seconds for B running decodes that hold K KV tokens: fixed + B and K."""
+
+    fixed_s: float
+    per_decode_s: float
+    per_kv_token_s: float
+
+    def at(self, running_decodes: int, kv_tokens: int) -> float:
+        """Cost of one decode-only step, in seconds."""
+        return self.fixed_s + self.per_decode_s * running_decodes + self.per_kv_token_s * kv_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeLimits:
+    """The largest value of each argument that a model was fitted on."""
+
+    running_decodes: int
+    kv_tokens: int
+    prefill_tokens: int
+    done_tokens: int
+
+    def hold(self, batch: BatchShape) -> bool:
+        """Say whether `batch` exceeds no limit."""
+        return (
+            batch.running_decodes <= self.running_decodes
+            and batch.kv_tokens <= self.kv_tokens
+            and batch.prefill_tokens <= self.prefill_tokens
+            and batch.done_tokens <= self.done_tokens
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedLimits:
+    """What each of the three models was fitted on."""
+
+    prefill: ShapeLimits
+    decode: ShapeLimits
+    mixed: ShapeLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearStepModel:
+    """T = prefill(n, p) without decodes, decode(B, K) without a prompt, else the larger of
+    prefill(n, p) and decode(B, K) + extra(n, p) (paper Eq. 4, bounded below by the prompt's own cost).
+
+    K counts the prompt's own computed tokens. A step without any work takes no time, which keeps
+    the prediction monotone where the regimes meet. Raises ProfileError for a coefficient below zero.
+    """
+
+    prefill: PrefillCost
+    decode: DecodeCost
+    extra: PrefillCost
+    limits: FittedLimits | None = None  # None: every shape counts as fitted
+    _flat: tuple[float, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # One tuple to unpack: reading eleven attributes would dominate a prediction.
+        object.__setattr__(self, "_flat", (*astuple(self.prefill), *astuple(self.decode), *astuple(self.extra)))
+
+    def step_s(self, batch: BatchShape) -> float:
+        """Predict one engine step, in seconds."""
+        return self.latency_s(batch.running_decodes, batch.kv_tokens, batch.prefill_tokens, batch.done_tokens)
+
+    def latency_s(self, running_decodes: int, kv_tokens: int, prefill_tokens: int, done_tokens: int) -> float:
+        """Predict one step from plain numbers.
+
+        Every operation rounds monotonically, so that the float result, too, never decreases.
+        """
+        a0, a1, a2, a3, d0, d1, d2, x0, x1, x2, x3 = self._flat
+        if not prefill_tokens:
+            return d0 + d1 * running_decodes + d2 * kv_tokens if running_decodes else 0.0
+        work = prefill_tokens * done_tokens + prefill_tokens * prefill_tokens * 0.5
+        alone = a0 + a1 * prefill_tokens + a2 * done_tokens + a3 * work
+        if not running_decodes:
+            return alone
+        mixed = d0 + d1 * running_decodes + d2 * kv_tokens + (x0 + x1 * prefill_tokens + x2 * done_tokens + x3 * work)
+        return mixed if mixed > alone else alone
+
+    def run_lines(self, first: BatchShape) -> tuple[Line, ...]:
+        """Describe a run of equal chunks: the prompt's own line and, beside decodes, the mixed one."""
+        decodes, chunk, done = first.running_decodes, first.prefill_tokens, first.done_tokens
+        if not chunk:
+            slope_s = self.decode.per_kv_token_s * decodes
+            return (Line(self.step_s(first), slope_s),)
+        alone = Line(self.prefill.at(chunk, done), _slope_s(self.prefill, chunk))
+        if not decodes:
+            return (alone,)
+        mixed_s = self.decode.at(decodes, first.kv_tokens) + self.extra.at(chunk, done)
+        slope_s = self.decode.per_kv_token_s * (chunk + decodes) + _slope_s(self.extra, chunk)
+        return alone, Line(mixed_s, slope_s)
+
+    def prefill_total_s(self, totals: PrefillTotals) -> float:
+        """Predict a sequence of prefill-only steps from what its features add up to."""
+        fixed_s, per_token_s, per_done_token_s, per_work_s = self._flat[:4]
+        return (
+            fixed_s * totals.steps
+            + per_token_s * totals.tokens
+            + per_done_token_s * totals.done_tokens
+            + per_work_s * totals.attention_work
+        )
+
+    def schedule_floor_s(
+        self,
+        running_decodes: int,
+        kv_tokens: int,
+        prompt_tokens: int,
+        done_tokens: int,
+        candidates: Sequence[int],
+        limit_s: float,
+    ) -> float:
+        """Bound a schedule from below: the fewest steps its first safe chunk allows, with the totals they must reach.
+
+        Chunks never grow along a schedule, so with c the first one, the k-th step from the end has at
+        least `left - k*c` tokens behind it; attention work adds up to the same in any split.
+        """
+        a0, a1, a2, a3, d0, d1, d2, x0, x1, x2, x3 = self._flat
+        left = prompt_tokens - done_tokens
+        if running_decodes:
+            kv = kv_tokens + done_tokens
+            base_s = d0 + d1 * running_decodes + d2 * kv + x0 + x2 * done_tokens
+            room_s = limit_s - base_s + limit_s * _ROUNDING
+            chunk = self._first_chunk(running_decodes, left, done_tokens, candidates, room_s)
+        else:
+            chunk = min(candidates[0], left)
+        if chunk < 1:
+            return inf
+        full = (left - 1) // chunk
+        steps = full + 1
+        behind = full * left - chunk * full * steps // 2
+        if running_decodes and full and (d2 + x2 + x3) * (left - chunk) + x1 > room_s:
+            return inf  # already the last step, one token long, would be too slow
+        work = left * done_tokens + left * left * 0.5
+        done_sum = steps * done_tokens + behind
+        alone_s = a0 * steps + a1 * left + a2 * done_sum + a3 * work
+        if not running_decodes:
+            return alone_s * (1 - _ROUNDING)
+        kv_sum = steps * kv + behind + running_decodes * (steps * full // 2)
+        fixed_s = (d0 + d1 * running_decodes + x0) * steps
+        mixed_s = fixed_s + d2 * kv_sum + x1 * left + x2 * done_sum + x3 * work
+        return max(mixed_s, alone_s) * (1 - _ROUNDING)
+
+    def _first_chunk(self, decodes: int, left: int, done: int, candidates: Sequence[int], room_s: float) -> int:
+        """Prefill tokens of the largest candidate that fits `room_s` before anything is computed; 0: none."""
+        if room_s < 0:
+            return 0
+        per_token_s, per_work_s = self._flat[8], self._flat[10]
+        linear_s = per_token_s + per_work_s * done
+        divisor = linear_s + sqrt(linear_s * linear_s + 2 * per_work_s * room_s)
+        safe = 2 * room_s / divisor if divisor else inf  # the quadratic's root, in its stable form
+        for chi in candidates:
+            chunk = min(chi - decodes, left)
+            if chunk <= safe:
+                return chunk
+        return 0
+
+    def in_fitted_range(self, batch: BatchShape) -> bool:
+        """Say whether `batch` exceeds nothing that its regime's model was fitted on."""
+        if self.limits is None:
+            return True
+        if not batch.prefill_tokens:
+            return self.limits.decode.hold(batch)
+        return (self.limits.mixed if batch.running_decodes else self.limits.prefill).hold(batch)
+
+
+def _slope_s(cost: PrefillCost, chunk: int) -> float:
+    return chunk * (cost.per_done_token_s + cost.per_attention_work_s * chunk)

@@ -1,0 +1,87 @@
+"""Filter: which nodes may take part in a decision, and how far the others got."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vllm_kairos.core.decision import Reason, Verdict
+from vllm_kairos.core.node import NodeState, Role
+from vllm_kairos.core.settings import DecisionSettings
+from vllm_kairos.core.shapes import RequestShape
+
+_BLOCKED_BY = {
+    Verdict.STALE: Reason.STATE_STALE,
+    Verdict.DEFLECTION_BUSY: Reason.DEFLECTION_BUSY,
+    Verdict.SLOTS_FULL: Reason.SLOTS_FULL,
+    Verdict.KV_FULL: Reason.KV_FULL,
+}
+_STAGES = tuple(_BLOCKED_BY)  # in the order the checks are made
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Nodes by what they may do for one request. A stale node serves only where no fresh one is left."""
+
+    prefills: Sequence[NodeState]
+    decodes: Sequence[NodeState]  # every accepting decode node that can hold the prompt at all
+    receivers: Sequence[NodeState]  # of those, the ones to send a kept request's KV to
+    deflectable: Sequence[NodeState]
+    blocked: Reason  # what kept every decode node from being deflectable, when none is
+
+
+def split(request: RequestShape, nodes: Sequence[NodeState], settings: DecisionSettings) -> Pools:
+    """Sort `nodes` into pools in one pass."""
+    need = kv_need_tokens(request, settings)
+    prefills, decodes, deflectable, roomy = [], [], [], []
+    furthest = 0
+    for node in nodes:
+        if not node.accepting:
+            continue
+        if node.role is not Role.DECODE:
+            prefills.append(node)
+        if node.role is Role.PREFILL or not can_ever_hold(node, request):
+            continue
+        decodes.append(node)
+        verdict = deflection_verdict(node, need)
+        if verdict is Verdict.FEASIBLE:
+            deflectable.append(node)
+            continue
+        furthest = max(furthest, _STAGES.index(verdict))
+        if verdict is Verdict.DEFLECTION_BUSY and has_room(node, need):
+            roomy.append(node)
+    return Pools(
+        prefills=_fresh(prefills),
+        decodes=decodes,
+        receivers=deflectable + roomy or _fresh(decodes),
+        deflectable=deflectable,
+        blocked=_BLOCKED_BY[_STAGES[furthest]],
+    )
+
+
+def deflection_verdict(node: NodeState, need_tokens: int) -> Verdict:
+    """Say whether `node` may take a deflected prefill that needs `need_tokens` KV tokens, TBT aside."""
+    if node.stale:
+        return Verdict.STALE
+    if node.deflected_prefills:
+        return Verdict.DEFLECTION_BUSY
+    if node.running_decodes + node.remote_kv_requests >= node.max_running_requests:
+        return Verdict.SLOTS_FULL
+    return Verdict.FEASIBLE if has_room(node, need_tokens) else Verdict.KV_FULL
+
+
+def has_room(node: NodeState, need_tokens: int) -> bool:
+    """Say whether the KV blocks for `need_tokens` tokens are free."""
+    return node.free_kv_blocks * node.block_size_tokens >= need_tokens
+
+
+def can_ever_hold(node: NodeState, request: RequestShape) -> bool:
+    """Say whether an empty `node` could hold the prompt; one that never said how large it is might."""
+    return not node.total_kv_blocks or node.total_kv_blocks * node.block_size_tokens >= request.prompt_tokens
+
+
+def kv_need_tokens(request: RequestShape, settings: DecisionSettings) -> int:
+    """KV tokens to find free before deflecting: the prompt and a reserve for its output."""
+    return request.prompt_tokens + min(request.max_output_tokens, settings.output_reserve_tokens)
+
+
+def _fresh(nodes: Sequence[NodeState]) -> Sequence[NodeState]:
+    return [node for node in nodes if not node.stale] or nodes

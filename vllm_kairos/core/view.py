@@ -1,0 +1,218 @@
+"""The router's picture of the cluster: what nodes last reported, and what it sent them since."""
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from functools import singledispatchmethod
+from math import inf
+
+from vllm_kairos.core import events
+from vllm_kairos.core.inflight import InFlight, corrected, without_load
+from vllm_kairos.core.node import NodeState, Role
+from vllm_kairos.core.shapes import Route
+
+_TRANSFER_MEMORY = 0.75  # weight that earlier transfers keep when a new one is measured
+
+
+@dataclass(slots=True)
+class _Node:
+    """One registered node: its last report and when it came."""
+
+    role: Role
+    report: NodeState
+    boot_id: str | None = None
+    dead_boot_id: str | None = None
+    received_at_s: float = -inf
+    accepting: bool = True
+
+
+class ClusterView:
+    """What a policy decides on: `apply(event)` in, `nodes(now_s)` out.
+
+    A report is taken to show what was sent at least `settle_s` before it arrived; until then, or for
+    as long as the node is stale, the view counts it itself. Freshness goes by the receipt time alone:
+    a node is stale from `stale_after_s` after its last report, and until its first one. A stale node
+    shows its last known sizes and the router's own load on it, and comes back with its next report.
+    """
+
+    def __init__(self, *, stale_after_s: float = 1.0, settle_s: float = 0.05) -> None:
+        self._stale_after_s = stale_after_s
+        self._settle_s = settle_s
+        self._nodes: dict[str, _Node] = {}
+        self._requests: dict[str, InFlight] = {}
+        self._on_node: dict[str, dict[str, InFlight]] = {}
+        self._transfers: dict[str, dict[str, tuple[float, float]]] = {}  # decode -> prefill -> bytes, seconds
+        self._names: list[str] = []
+        self._states: list[NodeState | None] = []
+        self._snapshot: tuple[NodeState, ...] = ()
+        self._dirty: set[str] = set()
+        self._next_stale_s = inf
+
+    @property
+    def tracked_requests(self) -> int:
+        """Requests dispatched and not ended."""
+        return len(self._requests)
+
+    def apply(self, event: events.Event) -> None:
+        """Take in one event; one about a node or request that is not known changes nothing."""
+        self._apply(event)
+
+    def nodes(self, now_s: float) -> tuple[NodeState, ...]:
+        """Return every registered node as believed at `now_s`, by id; only what changed is worked out anew."""
+        if now_s >= self._next_stale_s:
+            self._mark_stale(now_s)
+        if self._dirty:
+            for name in self._dirty:
+                self._states[bisect_left(self._names, name)] = self._state(name, now_s)
+            self._dirty.clear()
+            self._snapshot = tuple(state for state in self._states if state is not None)
+        return self._snapshot
+
+    def _mark_stale(self, now_s: float) -> None:
+        expiries = {name: node.received_at_s + self._stale_after_s for name, node in self._nodes.items()}
+        self._dirty.update(name for name, expiry_s in expiries.items() if -inf < expiry_s <= now_s)
+        self._next_stale_s = min((expiry_s for expiry_s in expiries.values() if expiry_s > now_s), default=inf)
+
+    def _state(self, name: str, now_s: float) -> NodeState:
+        node = self._nodes[name]
+        stale = now_s >= node.received_at_s + self._stale_after_s
+        base = replace(
+            without_load(node.report) if stale else node.report,
+            role=node.role,
+            accepting=node.accepting,
+            stale=stale,
+            observed_at_s=node.received_at_s,
+        )
+        shown_until_s = -inf if stale else node.received_at_s - self._settle_s
+        rates = {prefill: size / time_s for prefill, (size, time_s) in self._transfers.get(name, {}).items()}
+        return corrected(base, self._on_node[name].values(), shown_until_s, rates)
+
+    @singledispatchmethod
+    def _apply(self, event: events.Event) -> None:
+        raise TypeError(f"not an event: {event!r}")
+
+    @_apply.register
+    def _(self, event: events.NodeAdded) -> None:
+        known = self._nodes.get(event.node_id)
+        if known is None:
+            report = NodeState(node_id=event.node_id, role=event.role)
+            self._nodes[event.node_id] = _Node(role=event.role, report=report)
+            self._on_node[event.node_id] = {}
+            at = bisect_left(self._names, event.node_id)
+            self._names.insert(at, event.node_id)
+            self._states.insert(at, None)
+        else:
+            known.role = event.role
+        self._dirty.add(event.node_id)
+
+    @_apply.register
+    def _(self, event: events.NodeRemoved) -> None:
+        if self._nodes.pop(event.node_id, None) is None:
+            return
+        self._forget(event.node_id, self._on_node.pop(event.node_id))
+        at = bisect_left(self._names, event.node_id)
+        del self._names[at], self._states[at]
+        self._transfers.pop(event.node_id, None)
+        for name, sources in self._transfers.items():
+            if sources.pop(event.node_id, None):
+                self._dirty.add(name)
+        self._dirty.discard(event.node_id)
+        self._snapshot = tuple(state for state in self._snapshot if state.node_id != event.node_id)
+
+    @_apply.register
+    def _(self, event: events.NodeReported) -> None:
+        name = event.state.node_id
+        node = self._nodes.get(name)
+        if node is None or event.boot_id == node.dead_boot_id or event.received_at_s < node.received_at_s:
+            return
+        if node.boot_id not in (None, event.boot_id):
+            node.dead_boot_id = node.boot_id
+            self._drop_lost(name, event.received_at_s - self._settle_s)
+        node.boot_id, node.report, node.received_at_s = event.boot_id, event.state, event.received_at_s
+        self._next_stale_s = min(self._next_stale_s, event.received_at_s + self._stale_after_s)
+        self._dirty.add(name)
+
+    @_apply.register
+    def _(self, event: events.AcceptingChanged) -> None:
+        node = self._nodes.get(event.node_id)
+        if node is not None and node.accepting is not event.accepting:
+            node.accepting = event.accepting
+            self._dirty.add(event.node_id)
+
+    @_apply.register
+    def _(self, event: events.Dispatched) -> None:
+        self._end(event.request_id)  # a retry under the same id starts over
+        request = InFlight(
+            prefill_node=event.prefill_node if event.prefill_node in self._nodes else None,
+            decode_node=event.decode_node if event.decode_node in self._nodes else None,
+            prompt_tokens=event.prompt_tokens,
+            dispatched_at_s=event.at_s,
+            deflected=event.route is Route.LOCAL,
+        )
+        self._requests[event.request_id] = request
+        for name in _legs(request):
+            self._on_node[name][event.request_id] = request
+            self._dirty.add(name)
+
+    @_apply.register
+    def _(self, event: events.PrefillDone) -> None:
+        request = self._requests.get(event.request_id)
+        if request is not None and request.prefill_done_at_s == inf:
+            request.prefill_done_at_s = event.at_s
+            self._dirty.update(_legs(request))
+
+    @_apply.register
+    def _(self, event: events.FirstToken) -> None:
+        request = self._requests.get(event.request_id)
+        if request is not None and request.first_token_at_s == inf:
+            request.first_token_at_s = event.at_s
+            request.prefill_done_at_s = min(request.prefill_done_at_s, event.at_s)
+            self._dirty.update(_legs(request))
+
+    @_apply.register
+    def _(self, event: events.Ended) -> None:
+        self._end(event.request_id)
+
+    @_apply.register
+    def _(self, event: events.TransferObserved) -> None:
+        both = event.prefill_node in self._nodes and event.decode_node in self._nodes
+        if not both or event.transferred_bytes <= 0 or not event.transfer_s > 0:
+            return
+        sources = self._transfers.setdefault(event.decode_node, {})
+        size, time_s = sources.get(event.prefill_node, (0.0, 0.0))
+        sources[event.prefill_node] = (
+            size * _TRANSFER_MEMORY + event.transferred_bytes,
+            time_s * _TRANSFER_MEMORY + event.transfer_s,
+        )
+        self._dirty.add(event.decode_node)
+
+    def _end(self, request_id: str) -> None:
+        request = self._requests.pop(request_id, None)
+        for name in _legs(request) if request is not None else ():
+            del self._on_node[name][request_id]
+            self._dirty.add(name)
+
+    def _drop_lost(self, name: str, before_s: float) -> None:
+        """Drop from a restarted node what its old process had: legs that had begun there by `before_s`."""
+        lost = {key: request for key, request in self._on_node[name].items() if _begun_at_s(request, name) <= before_s}
+        for key in lost:
+            del self._on_node[name][key]
+        self._forget(name, lost)
+
+    def _forget(self, name: str, requests: dict[str, InFlight]) -> None:
+        for request in requests.values():
+            self._dirty.update(_legs(request))
+            if request.prefill_node == name:
+                request.prefill_node = None
+            if request.decode_node == name:
+                request.decode_node = None
+
+
+def _legs(request: InFlight) -> set[str]:
+    return {name for name in (request.prefill_node, request.decode_node) if name is not None}
+
+
+def _begun_at_s(request: InFlight, name: str) -> float:
+    """When the leg on node `name` began; inf: it is still to come."""
+    if request.decode_node == name and not request.deflected and request.prefill_node != name:
+        return request.prefill_done_at_s
+    return request.dispatched_at_s

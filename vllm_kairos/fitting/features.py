@@ -1,0 +1,58 @@
+"""Measured steps and the features that the linear models see in them; pure, no numpy."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isfinite
+
+from vllm_kairos.core.shapes import BatchShape
+from vllm_kairos.errors import ProfileError
+
+
+class Regime(StrEnum):
+    """Which of the three models a step belongs to."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One measured engine step.
+
+    `period_s` is the time from this step's start to the next one's: step plus scheduling and input
+    preparation; None where the next step did not follow at once. `configuration` names the planned
+    batch shape it was measured under; repeats share it, and so fall on one side of the hold-out.
+    Raises ProfileError for a time that is not a finite number > 0.
+    """
+
+    batch: BatchShape
+    step_s: float
+    period_s: float | None = None
+    configuration: str
+
+    def __post_init__(self) -> None:
+        for name in ("step_s", "period_s"):
+            value = getattr(self, name)
+            if value is not None and not (isfinite(value) and value > 0):
+                raise ProfileError(f"sample {self.configuration!r}: {name} must be a finite number > 0, got {value}")
+
+
+def regime_of(batch: BatchShape) -> Regime:
+    """Say which model predicts `batch`. Raises ProfileError for an empty step."""
+    if batch.prefill_tokens:
+        return Regime.MIXED if batch.running_decodes else Regime.PREFILL
+    if not batch.running_decodes:
+        raise ProfileError("sample: a step must have running_decodes or prefill_tokens, got neither")
+    return Regime.DECODE
+
+
+def prefill_features(batch: BatchShape) -> tuple[float, ...]:
+    """Features of PrefillCost in the order of its fields: 1, n, p, n*p + n*n/2."""
+    tokens, done = batch.prefill_tokens, batch.done_tokens
+    return 1.0, float(tokens), float(done), tokens * done + tokens * tokens / 2
+
+
+def decode_features(batch: BatchShape) -> tuple[float, ...]:
+    """Features of DecodeCost in the order of its fields: 1, B, K."""
+    return 1.0, float(batch.running_decodes), float(batch.kv_tokens)
