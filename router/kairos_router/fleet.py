@@ -50,6 +50,7 @@ class Fleet:
         feed: FeedSettings,
         now_s: Callable[[], float],
         profiles: Mapping[Role, tuple[str, str]],  # role -> (flag, model of its profile)
+        on_removed: Callable[[Worker], None] = lambda worker: None,
     ) -> None:
         self._registry = registry
         self._prober = prober
@@ -60,6 +61,7 @@ class Fleet:
         self._feed = feed
         self._now_s = now_s
         self._profiles = profiles
+        self._on_removed = on_removed
         self._watched: dict[str, _Watched] = {}
         self._models: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,8 +121,7 @@ class Fleet:
         if watched is not None and watched.task is not None:
             watched.task.cancel()
         await self._subscriber.leave(name)
-        self._breakers.forget(name)
-        self._metrics.worker_removed(worker)
+        self._forget(worker)
         return worker
 
     def restarted(self, name: str) -> None:
@@ -198,10 +199,14 @@ class Fleet:
             return worker
         renamed = replace(worker, name=name, dp_size=facts.dp_size)
         self._registry.replace(worker.name, renamed)
+        await self._subscriber.leave(worker.name)
+        self._forget(worker)
+        return renamed
+
+    def _forget(self, worker: Worker) -> None:
         self._breakers.forget(worker.name)
         self._metrics.worker_removed(worker)
-        await self._subscriber.leave(worker.name)
-        return renamed
+        self._on_removed(worker)
 
     def _name_fault(self, worker: Worker, facts: NodeFacts) -> str:
         taken = self._registry.find(_own_name(facts) or "")

@@ -1,7 +1,7 @@
 """The workers this router knows, static and added at run time; keeps the cluster view told."""
 
 import ipaddress
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -63,9 +63,8 @@ class _Entry:
 class WorkerRegistry:
     """Worker name -> worker, and the causes that keep it from new requests."""
 
-    def __init__(self, view: ViewSink, *, on_removed: Callable[[Worker], None] = lambda worker: None) -> None:
+    def __init__(self, view: ViewSink) -> None:
         self._view = view
-        self._on_removed = on_removed
         self._entries: dict[str, _Entry] = {}
         self._by_url: dict[str, str] = {}
         self._by_node: dict[str, tuple[str, int | None]] = {}
@@ -92,7 +91,6 @@ class WorkerRegistry:
         for node_id in worker.node_ids:
             del self._by_node[node_id]
             self._view.apply(NodeRemoved(node_id=node_id))
-        self._on_removed(worker)
         return worker
 
     def replace(self, name: str, worker: Worker) -> None:
