@@ -63,3 +63,6 @@ class NodeStateMessage(msgspec.Struct, frozen=True, kw_only=True):
     step_samples: list[StepSample] = []
     transfer_samples: list[TransferSample] = []
     lease: Lease | None = None
+    skipped_transfers: int = 0  # KV pulls that deflection made needless, since boot
+    skipped_transfer_bytes: int = 0
+    malformed_schedules: int = 0  # requests whose kairos parameters were ignored, since boot
