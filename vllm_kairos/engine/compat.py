@@ -1,0 +1,324 @@
+"""Everything we rely on inside vLLM and NIXL, and the only engine module that names them.
+
+Read against vLLM 0.30.0, 0.31.0 and 0.32.0 (installed) and 0.33 (source). Each private seam is a
+function or class whose docstring names it; tests/engine/test_compat.py fails when a new vLLM moves one.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import vllm
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.base import SupportsHMA
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl import NixlConnector
+from vllm.logger import init_logger
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.request import RequestStatus
+
+from vllm_kairos.engine.version import check_version
+
+check_version(vllm.__version__)
+
+VLLM_VERSION: str = vllm.__version__
+HAS_LIMIT_HOOK: bool = hasattr(Scheduler, "limit_new_tokens")
+"""Whether this vLLM carries patches/0001: then the seams that cap a request are not used."""
+
+_STATE_ATTRIBUTE = "kairos_schedule"
+
+__all__ = ["HAS_LIMIT_HOOK", "VLLM_VERSION", "NixlConnector", "SchedulerBase", "SupportsHMA", "init_logger"]
+
+
+class SchedulerBase(AsyncScheduler):
+    """vLLM's scheduler of the configured mode.
+
+    Seam: vLLM turns async scheduling on by default and uses a custom class in both modes, so a
+    class for both must be an AsyncScheduler. AsyncScheduler overrides `_update_after_schedule` and
+    `_update_request_with_output` (0.30-0.33); with async scheduling off they step aside here, which
+    makes us the plain Scheduler that vLLM itself would have used.
+    """
+
+    def _update_after_schedule(self, *args: Any, **kwargs: Any) -> Any:
+        return self._mode()._update_after_schedule(*args, **kwargs)
+
+    def _update_request_with_output(self, *args: Any, **kwargs: Any) -> Any:
+        return self._mode()._update_request_with_output(*args, **kwargs)
+
+    def _mode(self) -> Any:
+        return super() if self.scheduler_config.async_scheduling else super(AsyncScheduler, self)
+
+
+def state_of(request: Any) -> Any:
+    """Our state on `request`, or None. Seam: Request is a plain object that takes attributes."""
+    return getattr(request, _STATE_ATTRIBUTE, None)
+
+
+def attach_state(request: Any, state: Any) -> None:
+    """Hang our state on `request`; it dies with it."""
+    setattr(request, _STATE_ATTRIBUTE, state)
+
+
+def is_running(request: Any) -> bool:
+    """Whether `request` is in the running list."""
+    return bool(request.status == RequestStatus.RUNNING)
+
+
+def is_loading_kv(scheduler: Any, request: Any) -> bool:
+    """Whether `request` still waits for remote KV. Seam: `finished_recving_kv_req_ids` (0.30-0.33)."""
+    loading = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+    return bool(loading and request.request_id not in scheduler.finished_recving_kv_req_ids)
+
+
+def has_arrived_kv(scheduler: Any, request: Any) -> bool:
+    """Whether `request` waits with KV blocks it can run on at once."""
+    if request.status == RequestStatus.WAITING_FOR_STREAMING_REQ or is_loading_kv(scheduler, request):
+        return False
+    return bool(request.num_computed_tokens > 0 or request.status == RequestStatus.WAITING_FOR_REMOTE_KVS)
+
+
+def is_between_inputs(request: Any) -> bool:
+    """Whether a streaming-input session waits for its next input."""
+    return bool(request.status == RequestStatus.WAITING_FOR_STREAMING_REQ)
+
+
+def will_load_kv(scheduler: Any, request: Any) -> bool:
+    """Whether vLLM's connector will pull this waiting request's KV instead of computing it."""
+    params = request.kv_transfer_params
+    return bool(scheduler.connector is not None and params and params.get("do_remote_prefill"))
+
+
+def waiting_queues(scheduler: Any) -> tuple[Any, ...]:
+    """The waiting queues in the order in which they are drained.
+
+    Seam: `kv_holding_waiting` then `waiting` (0.31-0.33); `skipped_waiting` then `waiting` (0.30).
+    """
+    first = scheduler.kv_holding_waiting if drains_kv_holders_first(scheduler) else scheduler.skipped_waiting
+    return (first, scheduler.waiting)
+
+
+def drains_kv_holders_first(scheduler: Any) -> bool:
+    """Whether requests that hold KV blocks can never queue behind one that fails to get blocks (0.31 on)."""
+    return hasattr(scheduler, "kv_holding_waiting")
+
+
+@contextmanager
+def held_out(scheduler: Any, held: Iterable[Any]) -> Iterator[None]:
+    """Keep `held` out of the waiting queues for one step, then put everyone back in order.
+
+    Seam: RequestQueue's remove_requests and add_request; `deferred_waiting` counts requests that a
+    step passed over (0.31-0.33). A queue scan stops at a request that gets no tokens; one that is
+    not there cannot stop it.
+    """
+    out = set(held)
+    before = [(queue, list(queue)) for queue in waiting_queues(scheduler)] if out else []
+    for queue, order in before:
+        if not out.isdisjoint(order):
+            queue.remove_requests(out)
+    try:
+        yield
+    finally:
+        for queue, order in before:
+            if not out.isdisjoint(order):
+                _restore(queue, order, out)
+        if out and hasattr(scheduler, "deferred_waiting"):
+            scheduler.deferred_waiting.update(out)
+
+
+def _restore(queue: Any, order: list[Any], out: set[Any]) -> None:
+    left = list(queue)
+    known, keep = set(order), out.union(left)
+    queue.remove_requests(left)
+    newcomers = [request for request in left if request not in known]  # preempted in this step: they go first
+    for request in newcomers + [request for request in order if request in keep]:
+        queue.add_request(request)
+
+
+@contextmanager
+def limited_requests(scheduler: Any, limit: Callable[[Any, int, int], int], free_width: int) -> Iterator[None]:
+    """Pass each request's new tokens of this step through `limit(request, computed, new)`.
+
+    Seam: schedule() calls `_reserve_prefill_lookahead(request, computed, new)` once for every request
+    that it is about to schedule, running or waiting, and takes the result (0.30-0.33). Installed on
+    the instance and only for steps that need it, so that other steps cost nothing. Running requests
+    past their prompt that ask for at most `free_width` tokens are not asked about.
+    """
+    if HAS_LIMIT_HOOK:
+        yield
+        return
+    reserve = scheduler._reserve_prefill_lookahead
+    running = RequestStatus.RUNNING
+
+    def limited(request: Any, num_computed_tokens: int, num_new_tokens: int, **extra: Any) -> Any:
+        if num_new_tokens <= free_width and not request.is_prefill_chunk and request.status is running:
+            return reserve(request, num_computed_tokens, num_new_tokens, **extra)
+        allowed = limit(request, num_computed_tokens, num_new_tokens)
+        kept = reserve(request, num_computed_tokens, allowed, **extra)
+        if kept or not allowed:
+            return kept
+        # The chunk would end inside the drafter's look-ahead: finish the prompt instead.
+        return reserve(request, num_computed_tokens, num_new_tokens, **extra)
+
+    scheduler._reserve_prefill_lookahead = limited
+    try:
+        yield
+    finally:
+        del scheduler._reserve_prefill_lookahead
+
+
+def smallest_chunk(scheduler: Any, request: Any, computed_tokens: int) -> int:
+    """The fewest tokens a chunk starting at `computed_tokens` must hold to make progress.
+
+    Seams: `need_mamba_block_aligned_split` ends chunks of hybrid models at state blocks of
+    `cache_config.block_size` tokens; `disable_chunked_mm_input` keeps a media item in one chunk
+    (0.30-0.33).
+    """
+    fewest = 1
+    if scheduler.need_mamba_block_aligned_split:
+        block = scheduler.cache_config.block_size
+        fewest = block - computed_tokens % block
+    if scheduler.scheduler_config.disable_chunked_mm_input:
+        for feature in request.mm_features:
+            begin = feature.mm_position.offset
+            end = begin + feature.mm_position.length
+            if begin - scheduler.num_prefill_lookahead <= computed_tokens < end:
+                fewest = max(fewest, end - computed_tokens)
+    return fewest
+
+
+def decode_widths(scheduler: Any) -> list[int]:
+    """Tokens that each running request past its prompt takes in the next step, in order; 0 if not eligible.
+
+    Seam: `spec_token_ids` are the drafts; `next_decode_eligible_step` paces decodes under pipeline
+    parallelism (0.30-0.33).
+    """
+    next_step = scheduler.current_step + 1
+    return [
+        1 + len(request.spec_token_ids) if request.next_decode_eligible_step <= next_step else 0
+        for request in scheduler.running
+        if not request.is_prefill_chunk
+    ]
+
+
+def decode_tokens(scheduler: Any, prefilling: int) -> int:
+    """Total of `decode_widths`; without drafts and pipeline stages each decode takes one token."""
+    if scheduler.num_spec_tokens == 0 and not scheduler.use_pp:
+        return len(scheduler.running) - prefilling
+    return sum(decode_widths(scheduler))
+
+
+def token_budget(scheduler: Any, sequences: int) -> int:
+    """Tokens that a step of `sequences` requests may hold: the scheduler's own limit, not the raw flag.
+
+    Seam: `max_num_scheduled_tokens`, and `max_num_batched_tokens` less the drafter's extra slots per
+    request (0.30-0.33).
+    """
+    spec = scheduler.vllm_config.speculative_config
+    slots = spec.max_num_new_slots_for_drafting if spec is not None else 0
+    batched = scheduler.scheduler_config.max_num_batched_tokens - slots * sequences
+    return int(min(scheduler.max_num_scheduled_tokens, batched))
+
+
+def can_never_fit(scheduler: Any, request: Any) -> bool:
+    """Whether the prompt needs more KV blocks than the whole cache has (plain full attention only)."""
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    if len(groups) != 1 or type(groups[0].kv_cache_spec) is not FullAttentionSpec:
+        return False
+    return bool(-(-request.num_tokens // scheduler.block_size) > total_kv_blocks(scheduler))
+
+
+def fail_request(scheduler: Any, request: Any) -> None:
+    """End `request` with an error in the next update_from_output. Seam: `grammar_compile_error_reqs` (0.30-0.33)."""
+    scheduler.grammar_compile_error_reqs.add(request.request_id)
+
+
+def total_kv_blocks(scheduler: Any) -> int:
+    """KV blocks that requests can use. Seam: one block of the pool is the null block (0.30-0.33)."""
+    return int(scheduler.kv_cache_manager.block_pool.num_gpu_blocks) - 1
+
+
+def free_kv_blocks(scheduler: Any) -> int:
+    """KV blocks free or holding only reusable prefixes."""
+    return int(scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+
+def kv_bytes_per_token(scheduler: Any) -> int:
+    """Bytes of KV cache that one token takes on all tensor-parallel ranks together."""
+    total = 0.0
+    for group in scheduler.kv_cache_config.kv_cache_groups:
+        spec = group.kv_cache_spec
+        layers = 1 if hasattr(spec, "kv_cache_specs") else len(group.layer_names)
+        total += layers * spec.page_size_bytes / spec.block_size
+    return int(total * scheduler.parallel_config.tensor_parallel_size)
+
+
+def dp_rank(scheduler: Any) -> int:
+    """This engine core's data-parallel rank. Seam: `data_parallel_index` (0.30-0.33)."""
+    return int(scheduler.parallel_config.data_parallel_index)
+
+
+def batch_shape(scheduler: Any, scheduler_output: Any) -> tuple[int, int, int, int]:
+    """Decodes, KV tokens before the step, prefill tokens and tokens already computed of what prefills in it.
+
+    Read right after schedule(), which has advanced `num_computed_tokens` by the step's tokens.
+    """
+    decodes = kv_tokens = prefill_tokens = done_tokens = 0
+    for request_id, tokens in scheduler_output.num_scheduled_tokens.items():
+        request = scheduler.requests[request_id]
+        before = request.num_computed_tokens - tokens
+        kv_tokens += before
+        if tokens > 1 + scheduler.num_spec_tokens or before < request.num_prompt_tokens - 1:
+            prefill_tokens += tokens
+            done_tokens += before
+        else:
+            decodes += 1
+    return decodes, kv_tokens, prefill_tokens, done_tokens
+
+
+def has_failed_blocks(model_runner_output: Any) -> bool:
+    """Whether a KV connector reported blocks that did not load in this step."""
+    output = getattr(model_runner_output, "kv_connector_output", None)
+    return bool(output is not None and getattr(output, "invalid_block_ids", None))
+
+
+def register_connector(name: str, module_path: str, class_name: str) -> None:
+    """Make `name` known to vLLM's connector factory, once. Seam: KVConnectorFactory._registry (0.30-0.33)."""
+    if name not in KVConnectorFactory._registry:
+        KVConnectorFactory.register_connector(name, module_path, class_name)
+
+
+def connector_class(name: str) -> Any:
+    """The class of a v1 connector registered with vLLM; ValueError when there is none."""
+    return KVConnectorFactory.get_connector_class_by_name(name)
+
+
+class _DelayedBindings:
+    """NIXL's bindings, with agents whose progress thread rests `delay_us` between polls."""
+
+    def __init__(self, bindings: Any, delay_us: int) -> None:
+        self._bindings = bindings
+        self._delay_us = delay_us
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bindings, name)
+
+    def nixlAgent(self, name: str, config: Any) -> Any:
+        config.pthrDelay = self._delay_us
+        return self._bindings.nixlAgent(name, config)
+
+
+def delay_nixl_progress(delay_us: int) -> bool:
+    """Let NIXL's progress thread sleep between polls; False when NIXL is not installed.
+
+    Seam: nixl._api (1.5) builds every agent through its module global `nixlBind` and sets
+    `pthrDelay = 0`, which makes the thread spin and cost a core even when idle.
+    """
+    try:
+        api: Any = importlib.import_module("nixl._api")
+    except ImportError:
+        return False
+    bindings = api.nixlBind._bindings if isinstance(api.nixlBind, _DelayedBindings) else api.nixlBind
+    api.nixlBind = _DelayedBindings(bindings, delay_us)
+    return True

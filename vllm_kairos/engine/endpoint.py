@@ -1,0 +1,134 @@
+"""The `vllm.endpoint_plugins` entry point: GET /kairos/node, and a 400 for malformed kairos parameters."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from vllm_kairos import __version__
+from vllm_kairos.engine.settings import EngineSettings, parse_settings, rank_endpoint
+from vllm_kairos.errors import WireError
+from vllm_kairos.wire import params
+
+NODE_PATH = "/kairos/node"
+_STATE_ATTRIBUTE = "kairos_node"
+_TRANSFER_KEY = "kv_transfer_params"
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class KairosEndpoint:
+    """Tells a router what this server is; loaded by vLLM's API server."""
+
+    name = "kairos"
+    required_tasks = ("generate",)
+
+    def attach_router(self, app: Any) -> None:
+        """Add the route and the check of request bodies to vLLM's application."""
+        app.add_middleware(ScheduleCheck)
+
+        async def node() -> Any:
+            return getattr(app.state, _STATE_ATTRIBUTE)
+
+        app.add_api_route(NODE_PATH, node, methods=["GET"], include_in_schema=False)
+
+    async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
+        """Describe the node, once, from the engine's configuration."""
+        setattr(state, _STATE_ATTRIBUTE, describe_node(engine_client.vllm_config, args) if engine_client else {"schema": 1})
+
+
+def describe_node(vllm_config: Any, args: Any) -> dict[str, Any]:
+    """The answer of GET /kairos/node; `node_id` is null on a server without kairos settings."""
+    from vllm_kairos.engine.compat import VLLM_VERSION
+
+    settings = parse_settings(vllm_config.additional_config)
+    model = vllm_config.model_config
+    served = getattr(args, "served_model_name", None)
+    ranks = vllm_config.parallel_config.data_parallel_size
+    return {
+        "schema": 1,
+        "node_id": settings.node_id if settings.enabled else None,
+        "role": str(settings.role),
+        "model": served[0] if served else model.model,
+        "state_endpoints": _state_endpoints(settings, ranks),
+        "vllm_version": VLLM_VERSION,
+        "kairos_version": __version__,
+        "block_size_tokens": vllm_config.cache_config.block_size,
+        "max_model_len_tokens": model.max_model_len,
+        "dp_size": ranks,
+    }
+
+
+def _state_endpoints(settings: EngineSettings, ranks: int) -> list[str]:
+    endpoint = settings.state_endpoint
+    return [] if endpoint is None else [rank_endpoint(endpoint, rank) for rank in range(ranks)]
+
+
+class ScheduleCheck:
+    """ASGI middleware: refuses a body whose `kv_transfer_params.kairos` is malformed, naming the field.
+
+    Only bodies that hold the word are parsed; every other request passes byte for byte.
+    """
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        body, messages = await _read(receive)
+        problem = schedule_problem(body)
+        if problem is None:
+            await self._app(scope, _replay(messages, receive), send)
+        else:
+            await _refuse(send, problem)
+
+
+async def _read(receive: Receive) -> tuple[bytes, list[Message]]:
+    messages: list[Message] = []
+    while True:
+        message = await receive()
+        messages.append(message)
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return b"".join(m.get("body", b"") for m in messages), messages
+
+
+def _replay(messages: list[Message], receive: Receive) -> Receive:
+    pending = iter(messages)
+
+    async def replayed() -> Message:
+        for message in pending:
+            return message
+        return await receive()
+
+    return replayed
+
+
+def schedule_problem(body: bytes) -> str | None:
+    """What is wrong with the kairos parameters in a request body, or None; other faults are vLLM's to report."""
+    if b"kairos" not in body:
+        return None
+    try:
+        parsed = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    transfer = parsed.get(_TRANSFER_KEY) if isinstance(parsed, dict) else None
+    if not isinstance(transfer, dict) or transfer.get(params.PARAMS_KEY) is None:
+        return None
+    try:
+        params.parse(transfer[params.PARAMS_KEY])
+    except WireError as error:
+        return str(error)
+    return None
+
+
+async def _refuse(send: Send, problem: str) -> None:
+    error = {"message": problem, "type": "BadRequestError", "param": f"{_TRANSFER_KEY}.{params.PARAMS_KEY}", "code": 400}
+    body = msgspec.json.encode({"error": error})
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

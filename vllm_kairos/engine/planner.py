@@ -1,0 +1,227 @@
+"""Decides, before each engine step, what its prefills may take and which of them wait."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+from weakref import WeakSet
+
+from vllm_kairos.engine import compat
+from vllm_kairos.engine.deflection import adopt_schedule
+from vllm_kairos.engine.schedule_state import ScheduleState
+from vllm_kairos.engine.settings import EngineSettings
+from vllm_kairos.engine.step_plan import StepPlan, skipped_decodes
+from vllm_kairos.errors import WireError
+
+_SCANNED_WAITING = 256
+"""Waiting requests looked at per step; a scan that gets beyond them stops at the first prefill without room."""
+
+logger = compat.init_logger("vllm.kairos.planner")
+
+
+class StepPlanner:
+    """Plans the steps of one scheduler.
+
+    Prefills are served in vLLM's own order: running ones by admission, then the waiting queues. The
+    first one takes what its chi leaves beside the decodes, the next ones what is then left under the
+    smallest chi so far, and those without room are held out of the step.
+    """
+
+    def __init__(self, scheduler: Any, settings: EngineSettings) -> None:
+        self._scheduler = scheduler
+        self._settings = settings
+        self._chunking = bool(scheduler.scheduler_config.enable_chunked_prefill)
+        self._planned: WeakSet[ScheduleState] = WeakSet()  # dies with the requests
+        self._next_victim = 0
+        self._recheck_running = False
+        self.free_width = 1 + int(scheduler.num_spec_tokens)
+        self.step: StepPlan | None = None
+        self.malformed_schedules = 0
+        self._prefills: list[Any] = []
+
+    def adopt(self, request: Any) -> None:
+        """Take note of a new request's schedule; a malformed one is counted and otherwise ignored."""
+        try:
+            state = adopt_schedule(request)
+        except WireError as error:
+            self.malformed_schedules += 1
+            logger.warning("Request %s runs without its chunk schedule: %s", request.request_id, error)
+            return
+        if state is None:
+            return
+        if not self._chunking:
+            logger.warning_once("Chunked prefill is off: chunk schedules are ignored.")
+        self._planned.add(state)
+
+    def note_failed_blocks(self) -> None:
+        """Running requests may have lost computed tokens: look at each of them before the next step."""
+        self._recheck_running = True
+
+    def begin(self) -> list[Any]:
+        """Plan the next step; `self.step` is None when it needs no limits. Returns the requests to hold out."""
+        self.step = None
+        if not self._chunking or not (self._settings.enabled or self._planned):
+            return []
+        running_prefills = self._running_prefills()
+        arrivals, candidates = self._scan_waiting()
+        self._prefills = running_prefills + candidates
+        decodes = compat.decode_tokens(self._scheduler, len(running_prefills))
+        budget = compat.token_budget(self._scheduler, len(self._scheduler.running) + arrivals + 1)
+        if not self._prefills and decodes <= budget:
+            return []
+        return self._plan_step(budget, decodes, arrivals)
+
+    def limit(self, request: Any, computed_tokens: int, new_tokens: int) -> int:
+        """Tokens of `new_tokens` that `request`, which has `computed_tokens`, gets in this step."""
+        step = self.step
+        if step is None:
+            return new_tokens
+        if request in step.skipped:
+            return 0
+        running = compat.is_running(request)
+        if new_tokens <= self.free_width and _is_decode(request, running):
+            return new_tokens
+        step.give_back(request)
+        state = self._state(request)
+        if state is None:
+            allowed = min(new_tokens, max(step.spare_tokens, 0)) if running else new_tokens
+            step.grant(request, allowed, None)
+            return allowed
+        return self._limit_prefill(step, state, request, computed_tokens, new_tokens)
+
+    def forget_grant(self, request: Any) -> None:
+        """`request` is preempted: what it was granted in this step returns to the others."""
+        if self.step is not None:
+            self.step.give_back(request)
+
+    def end(self) -> bool:
+        """Close the step; True when a deflected prefill was scheduled to its end in it."""
+        self.step = None
+        ended = False
+        for request in self._prefills:
+            state = compat.state_of(request)
+            if state is not None and state.planned and not state.ended:
+                state.ended = compat.is_running(request) and not request.is_prefill_chunk
+                ended = ended or state.ended
+        self._prefills = []
+        return ended
+
+    def _running_prefills(self) -> list[Any]:
+        running = self._scheduler.running
+        prefills = [request for request in running if request.is_prefill_chunk]
+        if self._recheck_running:
+            rolled_back = [r for r in running if not r.is_prefill_chunk and _tokens_left(r) > 1]
+            self._recheck_running = bool(rolled_back)
+            prefills += rolled_back
+        return prefills
+
+    def _scan_waiting(self) -> tuple[int, list[Any]]:
+        """Waiting requests that only need their next token, as a number, and those that need prefill here."""
+        scheduler = self._scheduler
+        arrivals, candidates = 0, []
+        for request in self._waiting():
+            if compat.has_arrived_kv(scheduler, request):
+                if _tokens_left(request) <= 1:
+                    arrivals += 1
+                    continue
+            elif not _will_prefill_here(scheduler, request):
+                continue
+            candidates.append(request)
+        free_slots = scheduler.max_num_running_reqs - len(scheduler.running)
+        return max(0, min(arrivals, free_slots)), candidates
+
+    def _waiting(self) -> Iterator[Any]:
+        for queue in compat.waiting_queues(self._scheduler):
+            yield from islice(queue, _SCANNED_WAITING) if queue else ()
+
+    def _plan_step(self, budget: int, decodes: int, arrivals: int) -> list[Any]:
+        arrival_tokens = arrivals * self.free_width
+        forecast = StepPlan(budget_tokens=budget, decode_tokens=decodes + arrival_tokens)
+        floor_for = self._overdue(forecast)
+        floor_tokens = self._settings.floor_chunk_tokens if floor_for is not None else 0
+        skipped, freed = self._skip_decodes(decodes + min(floor_tokens, budget) - budget)
+        self.step = StepPlan(budget_tokens=budget, decode_tokens=decodes - freed + arrival_tokens)
+        self.step.floor_for, self.step.skipped = floor_for, skipped
+        return self._forecast_held(forecast, floor_for, arrivals)
+
+    def _overdue(self, forecast: StepPlan) -> Any:
+        """The first prefill when it has found no room for too many steps in a row, else None."""
+        for request in self._prefills:
+            state = self._state(request)
+            if state is None:
+                continue
+            if forecast.room(state.chi(_computed(request))) > 0:
+                state.waited_steps = 0
+                return None
+            state.waited_steps += 1
+            if state.waited_steps <= self._settings.max_wait_steps:
+                return None
+            state.waited_steps = 0
+            return request
+        return None
+
+    def _skip_decodes(self, deficit_tokens: int) -> tuple[frozenset[Any], int]:
+        if deficit_tokens <= 0:
+            return frozenset(), 0
+        widths = compat.decode_widths(self._scheduler)
+        decodes = [request for request in self._scheduler.running if not request.is_prefill_chunk]
+        indices = skipped_decodes(widths, deficit_tokens, self._next_victim)
+        self._next_victim = (self._next_victim + len(indices)) % max(1, len(widths))
+        return frozenset(decodes[index] for index in indices), sum(widths[index] for index in indices)
+
+    def _forecast_held(self, forecast: StepPlan, floor_for: Any, arrivals: int) -> list[Any]:
+        """Go through the prefills as vLLM will; those in the waiting queues that find no room are held out."""
+        held = []
+        yields = arrivals > 0 and not compat.drains_kv_holders_first(self._scheduler)
+        for request in self._prefills:
+            state, left = self._state(request), _tokens_left(request)
+            waiting = not compat.is_running(request)
+            if state is None:
+                forecast.grant(request, min(left, max(forecast.spare_tokens, 0)), None)
+                continue
+            chi = state.chi(_computed(request))
+            room = forecast.room(chi)
+            if (room <= 0 and request is not floor_for) or (yields and waiting):
+                if waiting:
+                    held.append(request)
+                continue
+            forecast.grant(request, min(left, max(room, 1)), chi)
+        return held
+
+    def _limit_prefill(self, step: StepPlan, state: ScheduleState, request: Any, computed: int, new: int) -> int:
+        chi = state.chi(computed)
+        room = step.room(chi)
+        if request is step.floor_for:
+            room = max(room, self._settings.floor_chunk_tokens)
+        if room <= 0:
+            return 0
+        allowed = min(new, max(room, compat.smallest_chunk(self._scheduler, request, computed)))
+        step.grant(request, allowed, chi)
+        state.record_chunk(computed)
+        return allowed
+
+    def _state(self, request: Any) -> ScheduleState | None:
+        """The schedule of `request`; without one it runs under the default chunk, if one is configured."""
+        state: ScheduleState | None = compat.state_of(request)
+        if state is None and self._settings.default_chunk_tokens is not None and request.pooling_params is None:
+            state = ScheduleState((self._settings.default_chunk_tokens,), planned=False)
+            compat.attach_state(request, state)
+        return state
+
+
+def _tokens_left(request: Any) -> int:
+    return int(request.num_tokens + request.num_output_placeholders - request.num_computed_tokens)
+
+
+def _computed(request: Any) -> int:
+    return int(request.num_computed_tokens)
+
+
+def _is_decode(request: Any, running: bool) -> bool:
+    """Whether the request only takes its next token (and drafts): past its prompt, or its remote KV has arrived."""
+    return not request.is_prefill_chunk if running else request.num_computed_tokens > 0
+
+
+def _will_prefill_here(scheduler: Any, request: Any) -> bool:
+    if compat.is_between_inputs(request) or compat.is_loading_kv(scheduler, request):
+        return False
+    return not compat.will_load_kv(scheduler, request) or compat.state_of(request) is not None

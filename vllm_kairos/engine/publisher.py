@@ -1,0 +1,91 @@
+"""Sends node state over ZMQ from a thread of its own, so that no engine step waits for I/O."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+import zmq
+
+from vllm_kairos.errors import ConfigError
+from vllm_kairos.wire.codec import encode_state
+from vllm_kairos.wire.messages import NodeStateMessage
+
+_QUEUED_MESSAGES = 64
+_CLOSE_TIMEOUT_S = 2.0
+
+
+class StatePublisher:
+    """Publishes the latest state at once when told, and repeats it every heartbeat period while idle.
+
+    Each message carries the next sequence number and the send time; a repeated one carries no
+    samples, so that a reader sees every sample at most once.
+    """
+
+    def __init__(self, endpoint: str, *, key: bytes | None, period_s: float, clock: Callable[[], float] = time.time) -> None:
+        self._key, self._period_s, self._clock = key, period_s, clock
+        self._condition = threading.Condition()
+        self._latest: NodeStateMessage | None = None
+        self._fresh = False
+        self._closed = False
+        self._sequence = 0
+        self._context = zmq.Context()
+        self._socket = _bind(self._context, endpoint)
+        self._thread = threading.Thread(target=self._run, name="kairos-state", daemon=True)
+        self._thread.start()
+
+    def publish(self, message: NodeStateMessage) -> None:
+        """Hand `message` to the sending thread; never blocks on the network."""
+        with self._condition:
+            self._latest = _with_unsent_samples(message, self._latest) if self._fresh else message
+            self._fresh = True
+            self._condition.notify()
+
+    def close(self) -> None:
+        """Stop the thread and free the endpoint; safe to call twice."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+        self._thread.join(_CLOSE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while (message := self._next()) is not None:
+            self._sequence += 1
+            stamped = msgspec.structs.replace(message, sequence=self._sequence, sent_at_s=self._clock())
+            self._socket.send_multipart(encode_state(stamped, self._key))
+        self._socket.close(linger=0)
+        self._context.term()
+
+    def _next(self) -> NodeStateMessage | None:
+        """Wait for a fresh message or the end of a heartbeat period; None when closed."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._fresh or self._closed, timeout=self._period_s)
+            while self._latest is None and not self._closed:
+                self._condition.wait()
+            if self._closed or self._latest is None:
+                return None
+            message, self._fresh = self._latest, False
+            self._latest = msgspec.structs.replace(message, step_samples=[], transfer_samples=[])
+            return message
+
+
+def _bind(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> "zmq.Socket[bytes]":
+    socket = context.socket(zmq.PUB)
+    socket.setsockopt(zmq.SNDHWM, _QUEUED_MESSAGES)
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        socket.close(linger=0)
+        context.term()
+        raise ConfigError(f"additional_config.kairos.state_endpoint: cannot bind {endpoint!r}: {error}") from error
+    return socket
+
+
+def _with_unsent_samples(message: NodeStateMessage, unsent: NodeStateMessage | None) -> NodeStateMessage:
+    if unsent is None:
+        return message
+    return msgspec.structs.replace(
+        message,
+        step_samples=unsent.step_samples + message.step_samples,
+        transfer_samples=unsent.transfer_samples + message.transfer_samples,
+    )

@@ -1,0 +1,98 @@
+"""KairosScheduler: vLLM's scheduler, told before each step how much its prefills may take."""
+
+from typing import Any
+
+from vllm_kairos.engine import compat
+from vllm_kairos.engine.planner import StepPlanner
+from vllm_kairos.engine.reporter import StateReporter
+from vllm_kairos.engine.settings import parse_settings
+
+_CACHED_TOKENS = ("num_new_local_computed_tokens", "num_external_computed_tokens")
+
+
+class KairosScheduler(compat.SchedulerBase):
+    """Runs deflected prefills by their chunk schedules beside the decodes; otherwise exactly vLLM's scheduler.
+
+    `--scheduler-cls vllm_kairos.KairosScheduler`. Every override narrows what vLLM sees for one step
+    and delegates; what a new vLLM adds to a signature is passed on.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        settings = parse_settings(self.vllm_config.additional_config)
+        self._kairos_active = settings.enabled
+        self._kairos_planner = StepPlanner(self, settings)
+        self._kairos_reporter = StateReporter.create(self, settings)
+
+    @property
+    def malformed_schedules(self) -> int:
+        """Requests whose kairos parameters were malformed and ignored, since boot."""
+        return self._kairos_planner.malformed_schedules
+
+    def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        self._kairos_planner.adopt(request)
+        result = super().add_request(request, *args, **kwargs)
+        limited = self._kairos_active or compat.state_of(request) is not None
+        if limited and compat.can_never_fit(self, request):
+            compat.fail_request(self, request)
+        return result
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        planner = self._kairos_planner
+        held = planner.begin()
+        step = planner.step
+        if step is None:
+            output = super().schedule(*args, **kwargs)
+        else:
+            free_width = 0 if step.skipped else planner.free_width
+            with compat.held_out(self, held), compat.limited_requests(self, planner.limit, free_width):
+                output = super().schedule(*args, **kwargs)
+        deflection_ended = planner.end()
+        if self._kairos_reporter is not None:
+            self._kairos_reporter.step_scheduled(output, deflection_ended)
+        return output
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super().update_from_output(scheduler_output, model_runner_output, *args, **kwargs)
+        if compat.has_failed_blocks(model_runner_output):
+            self._kairos_planner.note_failed_blocks()
+        if self._kairos_reporter is not None:
+            self._kairos_reporter.step_finished(scheduler_output, model_runner_output)
+        return result
+
+    def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().finish_requests(*args, **kwargs)
+        if self._kairos_reporter is not None:
+            self._kairos_reporter.requests_finished()
+        return result
+
+    def shutdown(self, *args: Any, **kwargs: Any) -> Any:
+        if self._kairos_reporter is not None:
+            self._kairos_reporter.close()
+        return super().shutdown(*args, **kwargs)
+
+    def limit_new_tokens(self, request: Any, num_computed_tokens: int, num_new_tokens: int, **_: Any) -> int:
+        """The hook of patches/0001; vLLM without that patch never calls it."""
+        return self._kairos_planner.limit(request, num_computed_tokens, num_new_tokens)
+
+    def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        self._kairos_planner.forget_grant(request)
+        return super()._preempt_request(request, *args, **kwargs)
+
+    def _mamba_block_aligned_split(self, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
+        """Cap before the split, so that vLLM aligns the chunk we allow."""
+        cached = args[:2] + tuple(kwargs[name] for name in _CACHED_TOKENS if name in kwargs)
+        computed = request.num_computed_tokens + sum(cached)
+        return super()._mamba_block_aligned_split(request, self._cap(request, computed, num_new_tokens), *args, **kwargs)
+
+    def _try_schedule_encoder_inputs(
+        self, request: Any, num_computed_tokens: int, num_new_tokens: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Cap before media items are picked, so that vLLM picks those of the chunk we allow."""
+        capped = self._cap(request, num_computed_tokens, num_new_tokens)
+        return super()._try_schedule_encoder_inputs(request, num_computed_tokens, capped, *args, **kwargs)
+
+    def _cap(self, request: Any, computed_tokens: int, new_tokens: int) -> int:
+        if compat.HAS_LIMIT_HOOK:
+            return new_tokens
+        return self._kairos_planner.limit(request, computed_tokens, new_tokens)
