@@ -92,14 +92,19 @@ def holds_error(raw: bytes) -> bool:
 
 
 def strip_kv_params(raw: bytes) -> bytes:
-    """Drop `kv_transfer_params` from a JSON answer; the same bytes when it has none."""
+    """Drop `kv_transfer_params` from a JSON answer; the same bytes when it has none.
+
+    /v1/responses streams carry the answer one level down, under `response`.
+    """
     if _KV_KEY_BYTES not in raw:
         return raw
     try:
         body = msgspec.json.decode(raw)
     except msgspec.DecodeError:
         return raw
-    if not isinstance(body, dict) or KV_KEY not in body:
+    if not isinstance(body, dict):
         return raw
-    del body[KV_KEY]
-    return msgspec.json.encode(body)
+    holders = [holder for holder in (body, body.get("response")) if isinstance(holder, dict) and KV_KEY in holder]
+    for holder in holders:
+        del holder[KV_KEY]
+    return msgspec.json.encode(body) if holders else raw

@@ -17,6 +17,7 @@ from kairos_router.router import Router
 from kairos_router.web_sink import WebSink
 from vllm_kairos.errors import RequestError
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Serve = Callable[[Incoming, Story, Sink], Awaitable[None]]
 
 PASSED_PATHS = frozenset(

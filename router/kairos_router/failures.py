@@ -35,7 +35,8 @@ class Action(StrEnum):
     """What the router does about it."""
 
     RETRY = "retry"  # decide again with this server left out; bounded, with backoff
-    DEFLECT = "deflect"  # let a decode server run the whole request
+    DEFLECT = "deflect"  # no prefill server again; a decode server runs it whole as --prefill-unavailable allows
+    DECODE_ONLY = "decode-only"  # only a decode server can serve it: run it there whole
     ANSWER = "answer"  # give the client the server's own answer
     END_STREAM = "end-stream"  # an SSE error event and close, or an aborted body
     PREFILL_AGAIN = "prefill-again"  # decide again; no server is left out
@@ -57,8 +58,8 @@ _RULES: Mapping[tuple[Leg, Failure], Rule] = {
     (Leg.PREFILL, Failure.UNAVAILABLE): Rule(action=Action.RETRY, node_fault=True),
     (Leg.PREFILL, Failure.SERVER_ERROR): Rule(action=Action.DEFLECT, node_fault=True),
     (Leg.PREFILL, Failure.CLIENT_ERROR): Rule(action=Action.ANSWER, node_fault=False),
-    (Leg.PREFILL, Failure.MODEL_MISSING): Rule(action=Action.DEFLECT, node_fault=False),
-    (Leg.PREFILL, Failure.REWRITE_REFUSED): Rule(action=Action.DEFLECT, node_fault=False),
+    (Leg.PREFILL, Failure.MODEL_MISSING): Rule(action=Action.DECODE_ONLY, node_fault=False),
+    (Leg.PREFILL, Failure.REWRITE_REFUSED): Rule(action=Action.DECODE_ONLY, node_fault=False),
     (Leg.PREFILL, Failure.FAULTY_ANSWER): Rule(action=Action.DEFLECT, node_fault=True),
     (Leg.DECODE, Failure.REFUSED): Rule(action=Action.RETRY, node_fault=True, handle_usable=True),
     (Leg.DECODE, Failure.RESET): Rule(action=Action.RETRY, node_fault=True),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from kairos_router.answers import Usage
 from kairos_router.failures import Failure, Leg
@@ -99,7 +99,6 @@ class Job:
     story: Story
     count: TokenCount
     unique: str  # never repeats, across restarts too
-    count: Any = None  # what the token counter said; it learns from the pair of this and `usage`
     attempts: int = 0
     handle: Handle | None = None
     handle_sent: bool = False

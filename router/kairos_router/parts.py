@@ -16,6 +16,7 @@ from kairos_router.intake import Intake
 from kairos_router.ledger import Ledger
 from kairos_router.legs import Legs
 from kairos_router.metrics import RouterMetrics
+from kairos_router.operator_routes import OperatorRoutes, WorkerAdmin
 from kairos_router.passthrough import Passthrough
 from kairos_router.placement import Placement
 from kairos_router.registry import Cause, Worker, WorkerRegistry
@@ -46,11 +47,24 @@ class Parts:
     drain: Drain
     clock: Callable[[], float]
 
-    def app(self) -> web.Application:
+    def app(self, admin: WorkerAdmin) -> web.Application:
         """The application that clients and operators talk to."""
         app = web.Application(client_max_size=self.config.limits.max_payload_bytes, middlewares=[json_errors])
+        self._operator_routes(admin).add_to(app)
         add_routes(app, self.front)
         return app
+
+    def _operator_routes(self, admin: WorkerAdmin) -> OperatorRoutes:
+        return OperatorRoutes(
+            admin=admin,
+            workers=self.workers,
+            view=self.view,
+            metrics=self.metrics,
+            drain=self.drain,
+            clock=self.clock,
+            needs_prefill=self.config.deflect.prefill_unavailable == "fail",
+            api_key=self.config.api_key,
+        )
 
 
 def build_parts(

@@ -7,7 +7,7 @@ the first decode server by name.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from kairos_router import answers, failures, headers, payload
@@ -107,12 +107,13 @@ class Passthrough:
             self._breakers.success(worker.name, self._clock())
 
 
-async def _scanned(answer: Answer) -> AsyncIterator[bytes]:
+async def _scanned(answer: Answer) -> AsyncGenerator[bytes, None]:
     scanner = StreamScanner()
-    async for chunk in answer.chunks():
-        data = scanner.feed(chunk)
-        if data:
-            yield data
+    async with aclosing(answer.chunks()) as chunks:
+        async for chunk in chunks:
+            data = scanner.feed(chunk)
+            if data:
+                yield data
     rest = scanner.finish()
     if rest:
         yield rest

@@ -14,11 +14,9 @@ from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policy import Policy
 from vllm_kairos.core.shapes import Route
 
-_DEFLECT_REASONS = {
+_DECODE_ONLY_REASONS = {
     Failure.MODEL_MISSING: "prefill-lacks-model",
     Failure.REWRITE_REFUSED: "prefill-refused-rewrite",
-    Failure.SERVER_ERROR: "prefill-server-error",
-    Failure.FAULTY_ANSWER: "prefill-faulty-answer",
 }
 _HANDLE_REASON = "handle-in-hand"
 
@@ -61,7 +59,12 @@ class Placement:
 
     def force_local(self, job: Job, failed: LegFailed) -> None:
         """Have the next attempt run on a decode node whole; the failure becomes the decision's reason."""
-        job.shape = replace(job.shape, forced_route=Route.LOCAL, forced_reason=_DEFLECT_REASONS[failed.failure])
+        job.shape = replace(job.shape, forced_route=Route.LOCAL, forced_reason=_DECODE_ONLY_REASONS[failed.failure])
+
+    def leave_prefill(self, job: Job) -> None:
+        """Give no prefill server another leg; the policy decides as if there were none."""
+        job.prefill_given_up = True
+        job.shape = replace(job.shape, pinned_prefill_node=None)
 
     def pick_decode(self, *, stateful: bool = False) -> Worker | None:
         """A decode server that takes calls: the least loaded, or always the first by name for `stateful` ones."""
@@ -69,9 +72,9 @@ class Placement:
         best = _first(nodes) if stateful else _least_loaded(nodes)
         return None if best is None else self._workers.resolve(best.node_id)[0]
 
-    def worker(self, name: str) -> Worker:
-        """The worker called `name`; raises RequestError when it is gone."""
-        return self._workers.get(name)
+    def worker(self, name: str) -> Worker | None:
+        """The worker called `name`, None when it has been removed."""
+        return self._workers.find(name)
 
     def _usable(self, job: Job, nodes: Sequence[NodeState]) -> Sequence[NodeState]:
         if not job.left_out and not job.prefill_given_up:
@@ -85,8 +88,9 @@ class Placement:
         out: set[str] = set()
         for plays_role in (_prefills, _decodes):
             able = {node.node_id for node in nodes if node.accepting and plays_role(node)}
-            if able - failed:
-                out |= able & failed
+            pinned = {job.shape.pinned_prefill_node}
+            if able - failed - pinned:
+                out |= able & failed - pinned
         if job.prefill_given_up:
             out |= {node.node_id for node in nodes if not node.role.decodes}
         return out

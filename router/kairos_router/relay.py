@@ -1,6 +1,7 @@
 """Passes a decode server's answer to the client, streamed or whole, and keeps the account of its tokens."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 
 from kairos_router import answers, headers
 from kairos_router.failures import Failure
@@ -30,11 +31,12 @@ class Relay:
         scanner = StreamScanner()
         self._story.streamed = True
         try:
-            async for chunk in answer.chunks():
-                seen = scanner.text_events
-                await self._write(answer, scanner.feed(chunk))
-                if scanner.text_events > seen:
-                    self._on_text()
+            async with aclosing(answer.chunks()) as chunks:
+                async for chunk in chunks:
+                    seen = scanner.text_events
+                    await self._write(answer, scanner.feed(chunk))
+                    if scanner.text_events > seen:
+                        self._on_text()
             await self._write(answer, scanner.finish())
         finally:
             self._story.usage = scanner.usage

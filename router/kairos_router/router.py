@@ -135,8 +135,10 @@ class Router:
             case Action.ANSWER:
                 await self._pass_answer(job, failed, sink)
                 return True
-            case Action.DEFLECT:
+            case Action.DECODE_ONLY:
                 self._placement.force_local(job, failed)
+            case Action.DEFLECT:
+                self._placement.leave_prefill(job)
             case Action.PREFILL_AGAIN:
                 self._metrics.stranded_kv(failed.failure)
                 await self._before_retry(job, failed, wait=False)
@@ -159,7 +161,7 @@ class Router:
         if not job.prefill_given_up:
             self._metrics.retries_exhausted(failed.leg, job.incoming.path)
         if failed.leg is Leg.PREFILL and not job.prefill_given_up:
-            job.prefill_given_up = True
+            self._placement.leave_prefill(job)
             return
         status = 502 if failed.failure in (Failure.RESET, Failure.BROKEN) else 503
         raise Refusal(status, f"{failed.leg}-{failed.failure}", str(failed), retry_after_s=1.0) from failed
@@ -172,7 +174,9 @@ class Router:
         await sink.whole(answer.status, passed, answer.body)
 
     async def _end_stream(self, job: Job, failed: LegFailed, sink: Sink) -> None:
-        self._metrics.stream_error(self._placement.worker(failed.worker))
+        worker = self._placement.worker(failed.worker)
+        if worker is not None:
+            self._metrics.stream_error(worker)
         await sink.abort(error_event(f"the {failed.leg} server broke off", "BadGateway", 502))
 
     async def _time_out(self, job: Job, sink: Sink) -> None:

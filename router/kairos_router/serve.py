@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import aiohttp
 from aiohttp import web
@@ -131,8 +132,8 @@ def workers_of(config: RouterConfig) -> tuple[Worker, ...]:
 async def serve(inputs: Inputs, access_log: AccessLog) -> None:
     """Serve until SIGTERM or SIGINT, then drain; raises KairosError when the servers do not come up or fit."""
     stop = _stop_event()
-    clock = asyncio.get_running_loop().time
-    async with _running(inputs, access_log, clock) as (parts, fleet):
+    # Not the loop's clock: uvloop's stands still within a turn and counts whole milliseconds.
+    async with _running(inputs, access_log, monotonic) as (parts, fleet):
         starting = asyncio.create_task(fleet.start(workers_of(inputs.config)), name="start-up")
         stopping = asyncio.create_task(stop.wait(), name="stop")
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -207,13 +208,19 @@ def _fleet(inputs: Inputs, parts: Parts, session: aiohttp.ClientSession) -> Flee
         profiles=profiles.models(),
         on_removed=forget,
     )
-    intake.on_restart = fleet.restarted
+
+    def restarted(name: str) -> None:
+        for node_id in parts.workers.get(name).node_ids:
+            parts.handles.restarted(node_id)
+        fleet.restarted(name)
+
+    intake.on_restart = restarted
     return fleet
 
 
 @asynccontextmanager
 async def _listening(inputs: Inputs, parts: Parts, fleet: Fleet) -> AsyncIterator[None]:
-    apps = ((parts.app(), inputs.main), (metrics_app(parts.metrics), inputs.metrics))
+    apps = ((parts.app(fleet), inputs.main), (metrics_app(parts.metrics), inputs.metrics))
     async with AsyncExitStack() as stack:
         for app, bound in apps:
             runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)

@@ -13,9 +13,9 @@ from kairos_router.answers import Usage, strip_kv_params
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 """A longer event is passed on unread rather than held."""
 
-_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r(?!\n)|\n\r\n")
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\n\r\n")
 _OVERLAP_BYTES = 3  # an event's end may straddle two reads
-_LINE_END = re.compile(rb"\r\n|\n|\r")
+_LINE_END = re.compile(rb"\r?\n")
 _DONE = b"[DONE]"
 
 
@@ -96,6 +96,11 @@ def data_of(event: bytes) -> bytes:
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
 
 
+def _with_data(event: bytes, data: bytes) -> bytes:
+    kept = [line for line in _LINE_END.split(event) if line and not line.startswith(b"data:")]
+    return b"".join(line + b"\n" for line in (*kept, b"data: " + data)) + b"\n"
+
+
 def read(data: bytes) -> Event | None:
     """Decode one event's data, None when it is not the JSON of an answer."""
     try:
@@ -142,7 +147,7 @@ class StreamScanner:
             return event
         self._account(read(data))
         clean = strip_kv_params(data)
-        return event if clean is data else b"data: " + clean + b"\n\n"
+        return event if clean is data else _with_data(event, clean)
 
     def _account(self, event: Event | None) -> None:
         if event is None:

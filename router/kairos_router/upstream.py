@@ -3,7 +3,7 @@
 Upstream is a Protocol so that the router's flow is tested without a network.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -52,7 +52,7 @@ class Answer(Protocol):
     def headers(self) -> Mapping[str, str]:
         """Response headers."""
 
-    def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield the body as it arrives; raises UpstreamFailure(BROKEN)."""
 
     async def read(self) -> bytes:
@@ -78,7 +78,7 @@ class _HttpAnswer:
     def headers(self) -> Mapping[str, str]:
         return self.response.headers
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
         try:
             async for chunk in self.response.content.iter_any():
                 yield chunk

@@ -14,7 +14,7 @@ from aiohttp import web
 from kairos_router.access_log import AccessLog
 from kairos_router.config import LimitSettings, PrefillTarget, RetrySettings, RouterConfig
 from kairos_router.parts import Parts, build_parts
-from kairos_router.registry import Worker
+from kairos_router.registry import Worker, WorkerRegistry
 from kairos_router.upstream import HttpUpstream
 from tests.router.stubs import Script, Stub, decode_server, prefilled, running
 from vllm_kairos.core.chunking import ChunkRun, ChunkSchedule
@@ -22,6 +22,8 @@ from vllm_kairos.core.decision import Assign, Decision, Reason, Reject, RejectRe
 from vllm_kairos.core.events import AcceptingChanged, Dispatched, Ended, Event, NodeAdded, NodeRemoved
 from vllm_kairos.core.node import NodeState, Role
 from vllm_kairos.core.shapes import RequestShape, Route
+
+SCHEDULE = ChunkSchedule((ChunkRun(128, 2),))
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class TwoLegs:
     """Two legs where a prefill node accepts, nodes in turn; local when forced or when there is none."""
 
     name: str = "two-legs"
-    schedule: ChunkSchedule = ChunkSchedule((ChunkRun(128, 2),))
+    schedule: ChunkSchedule = SCHEDULE
     local_when_no_prefill: bool = True
     asked: list[RequestShape] = field(default_factory=list)
 
@@ -135,6 +137,21 @@ class Cluster:
         return 0.0
 
 
+@dataclass(slots=True)
+class RegistryAdmin:
+    """Adds and removes workers without asking them anything."""
+
+    workers: WorkerRegistry
+
+    async def add(self, raw_url: str, role: Role, bootstrap_port: int | None = None) -> Worker:
+        worker = Worker(name=raw_url.removeprefix("http://"), role=role, url=raw_url, bootstrap_port=bootstrap_port)
+        self.workers.add(worker)
+        return worker
+
+    async def remove(self, name: str) -> Worker:
+        return self.workers.remove(name)
+
+
 QUICK = RetrySettings(initial_backoff_s=0.001, max_backoff_s=0.01)
 
 
@@ -167,7 +184,9 @@ async def router_over(prefill: list[Stub], decode: list[Stub], **changes: Any) -
         for role, stubs in ((Role.PREFILL, prefill), (Role.DECODE, decode)):
             for stub in stubs:
                 parts.workers.add(Worker(name=stub.name, role=role, url=stub.url))
-        runner = web.AppRunner(parts.app(), handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+        runner = web.AppRunner(
+            parts.app(RegistryAdmin(parts.workers)), handler_cancellation=True, access_log=None, shutdown_timeout=0.1
+        )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, "127.0.0.1", 0)
