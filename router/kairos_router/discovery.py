@@ -1,5 +1,6 @@
 """What a server says of itself: GET /kairos/node where our plugin runs, GET /v1/models everywhere."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -86,7 +87,13 @@ class Prober:
             async with self._session.get(url, timeout=self._timeout, headers=self._headers, allow_redirects=False) as answer:
                 return answer.status, await answer.content.read(MAX_ANSWER_BYTES)
         except (aiohttp.ClientError, OSError) as error:
-            raise ProbeError(str(error) or type(error).__name__) from error
+            raise ProbeError(_say(error)) from error
+
+
+def _say(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return os.strerror(error.errno) if error.errno else str(error)
+    return str(error) or type(error).__name__
 
 
 def merge_facts(said: _NodeAnswer | None, listed: _ModelList | None) -> NodeFacts:

@@ -177,7 +177,8 @@ class Fleet:
         elif changed:
             self._registry.block(worker.name, Cause.UNHEALTHY)
         if changed:
-            _LOG.warning("server %s at %s is %s", worker.name, url, "healthy" if healthy else f"unhealthy: {fault}")
+            level = logging.INFO if healthy else logging.WARNING
+            _LOG.log(level, "server %s at %s is %s", worker.name, url, "healthy" if healthy else f"unhealthy: {fault}")
 
     async def _take_facts(self, url: str, watched: _Watched, facts: NodeFacts) -> None:
         watched.facts = facts
