@@ -75,11 +75,16 @@ def _of_content(value: Any, depth: int) -> PromptParts:
         return _merge(*(_of_content(each, depth + 1) for each in value))
     if not isinstance(value, dict):
         return PromptParts()
-    if value.get("type") in _ITEM_TYPES:
+    kind = value.get("type")
+    if isinstance(kind, str) and kind in _ITEM_TYPES:
         return PromptParts(items=1)
     inner = [_of_content(value[name], depth + 1) for name in _TEXT_KEYS if name in value]
-    inner.extend(PromptParts(texts=tuple(_texts(call))) for call in value.get("tool_calls") or ())
+    inner.extend(PromptParts(texts=tuple(_texts(call))) for call in _listed(value.get("tool_calls")))
     return _merge(*inner)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _texts(value: Any, depth: int = 0) -> Iterator[str]:
