@@ -68,9 +68,9 @@ def transfer_s(link: LinkState | None, size_bytes: int, default_bandwidth_bytes_
 
 def first_decode_step_s(model: StepLatencyModel, node: NodeState, request: RequestShape) -> float:
     """Predict the decode step that yields the first token, beside all decodes that will run by then."""
-    decodes = node.running_decodes + node.remote_kv_requests + node.expected_decodes + 1
-    kv_tokens = node.kv_tokens + node.remote_kv_tokens + node.expected_kv_tokens + request.prompt_tokens
-    return model.latency_s(decodes, kv_tokens, 0, 0)
+    decodes, kv_tokens = node.decode_load
+    kv_tokens += node.expected_kv_tokens + request.prompt_tokens
+    return model.latency_s(decodes + node.expected_decodes + 1, kv_tokens, 0, 0)
 
 
 def find_link(links: Sequence[LinkState], prefill_node: str) -> LinkState | None:

@@ -42,18 +42,18 @@ class StepLatencyModel(Protocol):
     def prefill_total_s(self, totals: PrefillTotals) -> float:
         """Predict the whole of a sequence of prefill-only steps, in seconds."""
 
-    def schedule_floor_s(
+    def schedule_floors_s(
         self,
-        running_decodes: int,
-        kv_tokens: int,
+        loads: Sequence[tuple[int, int]],
+        *,
         prompt_tokens: int,
         done_tokens: int,
         candidates: Sequence[int],
         limit_s: float,
-    ) -> float:
-        """Bound from below what `build_schedule` would predict for the same arguments; inf: surely infeasible.
+    ) -> list[float]:
+        """Bound from below what `build_schedule` would predict beside each (B, K) of `loads`; inf: surely infeasible.
 
-        Must be cheap, since it is asked of every decode node. 0.0 is always a valid answer.
+        Asked of all decode nodes at once, so it must be cheap; 0.0 is always a valid answer.
         """
 
     def in_fitted_range(self, batch: BatchShape) -> bool:

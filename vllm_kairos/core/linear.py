@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
-from math import inf, isfinite, sqrt
+from math import isfinite
 
+from vllm_kairos.core.floors import idle_floor_s, mixed_floor
 from vllm_kairos.core.latency import Line, PrefillTotals
 from vllm_kairos.core.shapes import BatchShape
 from vllm_kairos.errors import ProfileError
-
-_ROUNDING = 1e-9  # relative slack for sums that a step-by-step prediction adds up in another order
 
 
 class _NonNegative:
@@ -140,59 +139,20 @@ class LinearStepModel:
             + per_work_s * totals.attention_work
         )
 
-    def schedule_floor_s(
+    def schedule_floors_s(
         self,
-        running_decodes: int,
-        kv_tokens: int,
+        loads: Sequence[tuple[int, int]],
+        *,
         prompt_tokens: int,
         done_tokens: int,
         candidates: Sequence[int],
         limit_s: float,
-    ) -> float:
-        """Bound a schedule from below: the fewest steps its first safe chunk allows, with the totals they must reach.
-
-        Chunks never grow along a schedule, so with c the first one, the k-th step from the end has at
-        least `left - k*c` tokens behind it; attention work adds up to the same in any split.
-        """
-        a0, a1, a2, a3, d0, d1, d2, x0, x1, x2, x3 = self._flat
+    ) -> list[float]:
+        """Bound from below the schedule beside each (B, K) of `loads`, in seconds; see `floors`."""
         left = prompt_tokens - done_tokens
-        if running_decodes:
-            kv = kv_tokens + done_tokens
-            base_s = d0 + d1 * running_decodes + d2 * kv + x0 + x2 * done_tokens
-            room_s = limit_s - base_s + limit_s * _ROUNDING
-            chunk = self._first_chunk(running_decodes, left, done_tokens, candidates, room_s)
-        else:
-            chunk = min(candidates[0], left)
-        if chunk < 1:
-            return inf
-        full = (left - 1) // chunk
-        steps = full + 1
-        behind = full * left - chunk * full * steps // 2
-        if running_decodes and full and (d2 + x2 + x3) * (left - chunk) + x1 > room_s:
-            return inf  # already the last step, one token long, would be too slow
-        work = left * done_tokens + left * left * 0.5
-        done_sum = steps * done_tokens + behind
-        alone_s = a0 * steps + a1 * left + a2 * done_sum + a3 * work
-        if not running_decodes:
-            return alone_s * (1 - _ROUNDING)
-        kv_sum = steps * kv + behind + running_decodes * (steps * full // 2)
-        fixed_s = (d0 + d1 * running_decodes + x0) * steps
-        mixed_s = fixed_s + d2 * kv_sum + x1 * left + x2 * done_sum + x3 * work
-        return max(mixed_s, alone_s) * (1 - _ROUNDING)
-
-    def _first_chunk(self, decodes: int, left: int, done: int, candidates: Sequence[int], room_s: float) -> int:
-        """Prefill tokens of the largest candidate that fits `room_s` before anything is computed; 0: none."""
-        if room_s < 0:
-            return 0
-        per_token_s, per_work_s = self._flat[8], self._flat[10]
-        linear_s = per_token_s + per_work_s * done
-        divisor = linear_s + sqrt(linear_s * linear_s + 2 * per_work_s * room_s)
-        safe = 2 * room_s / divisor if divisor else inf  # the quadratic's root, in its stable form
-        for chi in candidates:
-            chunk = min(chi - decodes, left)
-            if chunk <= safe:
-                return chunk
-        return 0
+        idle_s = idle_floor_s(self._flat, left, done_tokens, candidates)
+        floor_s = mixed_floor(self._flat, left, done_tokens, candidates, limit_s)
+        return [floor_s(decodes, kv_tokens) if decodes else idle_s for decodes, kv_tokens in loads]
 
     def in_fitted_range(self, batch: BatchShape) -> bool:
         """Say whether `batch` exceeds nothing that its regime's model was fitted on."""

@@ -72,6 +72,8 @@ class NodeState:
     # Derived; the decision asks for them of every node, so they are worked out once per state.
     fastest_link_bytes_per_s: float = field(init=False, repr=False, compare=False, default=0.0)
     measured_links: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
+    decode_load: tuple[int, int] = field(init=False, repr=False, compare=False, default=(0, 0))
+    used_kv_tokens: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -81,6 +83,11 @@ class NodeState:
         rates = {link.prefill_node: link.bandwidth_bytes_per_s for link in self.links if link.bandwidth_bytes_per_s}
         object.__setattr__(self, "fastest_link_bytes_per_s", max(rates.values(), default=0.0))
         object.__setattr__(self, "measured_links", frozenset(rates))
+        # Decodes that only wait for their KV run within milliseconds: they count in B and K.
+        load = self.running_decodes + self.remote_kv_requests, self.kv_tokens + self.remote_kv_tokens
+        object.__setattr__(self, "decode_load", load)
+        used_blocks = self.total_kv_blocks - self.free_kv_blocks
+        object.__setattr__(self, "used_kv_tokens", used_blocks * self.block_size_tokens)
         for name in ("token_budget_tokens", "block_size_tokens", "max_running_requests"):
             value = getattr(self, name)
             if value < 1:
@@ -92,11 +99,6 @@ class NodeState:
     def kv_blocks_for(self, tokens: int) -> int:
         """KV blocks that `tokens` tokens occupy on this node."""
         return -(-tokens // self.block_size_tokens)
-
-    @property
-    def used_kv_blocks(self) -> int:
-        """KV blocks in use or promised: what nodes of equal prediction are told apart by."""
-        return self.total_kv_blocks - self.free_kv_blocks
 
 
 _COUNTS = (

@@ -7,7 +7,7 @@ from math import isfinite
 from vllm_kairos.core.decision import Assign, Decision, Explanation, NodeVerdict, Verdict
 from vllm_kairos.core.estimates import queue_wait_s
 from vllm_kairos.core.node import NodeState
-from vllm_kairos.core.policies.locals import SafeLocals, load_of
+from vllm_kairos.core.policies.locals import SafeLocals
 from vllm_kairos.core.policies.pools import can_ever_hold, deflection_verdict, kv_need_tokens, split
 from vllm_kairos.core.policies.routing import Routing
 from vllm_kairos.core.shapes import RequestShape
@@ -60,8 +60,7 @@ class _Lines:
         )
         model = self.routing.decode_model
         if model is not None:
-            decodes, kv_tokens, _ = load_of(self.request, node)
-            line = replace(line, step_s=model.latency_s(decodes, kv_tokens, 0, 0))
+            line = replace(line, step_s=model.latency_s(*node.decode_load, 0, 0))
             plan = SafeLocals(model, self.routing.settings).plan(self.request, node)
             if plan is not None:
                 line = replace(line, schedule=plan.schedule, ttft_s=plan.ttft_s)

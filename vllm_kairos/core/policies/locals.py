@@ -1,6 +1,6 @@
 """Score and pick for deflected requests: which decode node runs the prompt, in which chunks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop
 from math import inf
@@ -29,7 +29,7 @@ class Local:
 class LocalPicker(Protocol):
     """Picks the decode node for a deflected request."""
 
-    def best(self, request: RequestShape, nodes: Iterable[NodeState]) -> Local | None:
+    def best(self, request: RequestShape, nodes: Sequence[NodeState]) -> Local | None:
         """Return the best of `nodes` under this picker's rule, None if none satisfies it."""
 
 
@@ -44,19 +44,19 @@ class SafeLocals:
     model: StepLatencyModel
     settings: DecisionSettings
 
-    def best(self, request: RequestShape, nodes: Iterable[NodeState]) -> Local | None:
+    def best(self, request: RequestShape, nodes: Sequence[NodeState]) -> Local | None:
         """Return the node with the soonest safe first token."""
-        bounds = [(self._floor_s(request, node), node.used_kv_blocks, node.node_id, node) for node in nodes]
+        bounds = [(floor_s, at) for at, floor_s in enumerate(self._floors_s(request, nodes)) if floor_s < inf]
         heapify(bounds)
-        plans: dict[tuple[int, int, int], Planned | None] = {}
+        plans: dict[tuple[int, int, int], Planned | None] = {}  # nodes in equal states share a plan
         best: tuple[float, int, str] = (inf, 0, "")
         chosen: tuple[NodeState, Planned] | None = None
-        while bounds and bounds[0][0] <= best[0] and bounds[0][0] < inf:
-            _, used, name, node = heappop(bounds)
-            state = load_of(request, node)
+        while bounds and bounds[0][0] <= best[0]:
+            node = nodes[heappop(bounds)[1]]
+            state = (*node.decode_load, _done_tokens(request, node))
             plan = plans[state] if state in plans else plans.setdefault(state, self.plan(request, node))
-            if plan is not None and (plan.ttft_s, used, name) < best:
-                best, chosen = (plan.ttft_s, used, name), (node, plan)
+            if plan is not None and (plan.ttft_s, node.used_kv_tokens, node.node_id) < best:
+                best, chosen = (plan.ttft_s, node.used_kv_tokens, node.node_id), (node, plan)
         if chosen is None:
             return None
         node, plan = chosen
@@ -64,30 +64,29 @@ class SafeLocals:
 
     def plan(self, request: RequestShape, node: NodeState) -> Planned | None:
         """Build the safe schedule of `request` on `node`, None if there is none."""
-        decodes, kv_tokens, done = load_of(request, node)
+        decodes, kv_tokens = node.decode_load
         return build_schedule(
             self.model,
             running_decodes=decodes,
             kv_tokens=kv_tokens,
             prompt_tokens=request.prompt_tokens,
-            done_tokens=done,
+            done_tokens=_done_tokens(request, node),
             candidates=self.settings.chunk_candidates_tokens,
-            limit_s=self.limit_s(request),
+            limit_s=self.settings.beta * request.tbt_slo_s,
         )
 
-    def limit_s(self, request: RequestShape) -> float:
-        """The longest step allowed: beta times the TBT objective."""
-        return self.settings.beta * request.tbt_slo_s
+    def _floors_s(self, request: RequestShape, nodes: Sequence[NodeState]) -> Sequence[float]:
+        if request.cached_tokens:
+            return [self._floor_s(request, [node], _done_tokens(request, node))[0] for node in nodes]
+        return self._floor_s(request, nodes, 0)
 
-    def _floor_s(self, request: RequestShape, node: NodeState) -> float:
-        decodes, kv_tokens, done = load_of(request, node)
-        return self.model.schedule_floor_s(
-            decodes,
-            kv_tokens,
-            request.prompt_tokens,
-            done,
-            self.settings.chunk_candidates_tokens,
-            self.settings.beta * request.tbt_slo_s,
+    def _floor_s(self, request: RequestShape, nodes: Sequence[NodeState], done_tokens: int) -> Sequence[float]:
+        return self.model.schedule_floors_s(
+            [node.decode_load for node in nodes],
+            prompt_tokens=request.prompt_tokens,
+            done_tokens=done_tokens,
+            candidates=self.settings.chunk_candidates_tokens,
+            limit_s=self.settings.beta * request.tbt_slo_s,
         )
 
 
@@ -98,14 +97,14 @@ class StaticLocals:
     settings: DecisionSettings
     model: StepLatencyModel | None = None  # only to predict what the fixed chunks will take
 
-    def best(self, request: RequestShape, nodes: Iterable[NodeState]) -> Local | None:
+    def best(self, request: RequestShape, nodes: Sequence[NodeState]) -> Local | None:
         """Return the least loaded node; ties go to the smaller id."""
         node = min(nodes, key=_static_load, default=None)
         return None if node is None else self.on(request, node)
 
     def on(self, request: RequestShape, node: NodeState) -> Local:
         """Plan fixed chunks on `node`."""
-        decodes, kv_tokens, done = load_of(request, node)
+        (decodes, kv_tokens), done = node.decode_load, _done_tokens(request, node)
         chi = max(self.settings.static_chunk_tokens, decodes + _LEAST_PREFILL_TOKENS)
         steps = -(-(request.prompt_tokens - done) // (chi - decodes))
         local = Local(node, ChunkSchedule((ChunkRun(chi, steps),)), None)
@@ -139,12 +138,10 @@ def anyhow(
     return Local(node, plan.schedule, plan.ttft_s, plan.in_range)
 
 
-def load_of(request: RequestShape, node: NodeState) -> tuple[int, int, int]:
-    """B, K and the prompt's cached tokens on `node`; decodes that only wait for their KV count as running."""
-    cached = request.cached_tokens
-    done = request.prompt_tokens - request.uncached_tokens(node.node_id) if cached else 0
-    return node.running_decodes + node.remote_kv_requests, node.kv_tokens + node.remote_kv_tokens, done
+def _done_tokens(request: RequestShape, node: NodeState) -> int:
+    """Prompt tokens that `node` has cached."""
+    return request.prompt_tokens - request.uncached_tokens(node.node_id) if request.cached_tokens else 0
 
 
 def _static_load(node: NodeState) -> tuple[int, int, str]:
-    return node.used_kv_blocks * node.block_size_tokens, node.running_decodes, node.node_id
+    return node.used_kv_tokens, node.running_decodes, node.node_id

@@ -69,12 +69,12 @@ class SoonestPairs:
             for node in prefills
         )
         names = frozenset(node.node_id for node in prefills)
-        arrivals = [(self._arrival_floor_s(request, node, names), _decode_load(node), node) for node in decodes]
+        arrivals = [(self._arrival_floor_s(request, node, names), node.used_kv_tokens, node.node_id, node) for node in decodes]
         heapify(arrivals)
         best: tuple[float, NodeState, NodeState] | None = None
         best_s = inf
         while arrivals and ready and ready[0][0] + arrivals[0][0] < best_s:
-            floor_s, _, decode = heappop(arrivals)
+            floor_s, _, _, decode = heappop(arrivals)
             step_s = first_decode_step_s(self.decode_model, decode, request)
             size_bytes = transfer_bytes(decode, request, self.settings)
             for ready_s, _, name, prefill in ready:
@@ -108,5 +108,5 @@ class SoonestPairs:
         return Pair(prefill, decode, ttft_s, in_range)
 
 
-def _decode_load(node: NodeState) -> tuple[int, int, str]:
-    return node.used_kv_blocks * node.block_size_tokens, node.running_decodes + node.expected_decodes, node.node_id
+def _decode_load(node: NodeState) -> tuple[int, str]:
+    return node.used_kv_tokens, node.node_id

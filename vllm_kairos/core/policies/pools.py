@@ -38,13 +38,16 @@ def split(request: RequestShape, nodes: Sequence[NodeState], settings: DecisionS
             continue
         if node.role is not Role.DECODE:
             prefills.append(node)
-        if node.role is Role.PREFILL or not can_ever_hold(node, request):
+        if node.role is Role.PREFILL:
             continue
-        decodes.append(node)
         verdict = deflection_verdict(node, need)
         if verdict is Verdict.FEASIBLE:
+            decodes.append(node)
             deflectable.append(node)
             continue
+        if not can_ever_hold(node, request):
+            continue
+        decodes.append(node)
         furthest = max(furthest, _STAGES.index(verdict))
         if verdict is Verdict.DEFLECTION_BUSY and has_room(node, need):
             roomy.append(node)
@@ -63,7 +66,7 @@ def deflection_verdict(node: NodeState, need_tokens: int) -> Verdict:
         return Verdict.STALE
     if node.deflected_prefills:
         return Verdict.DEFLECTION_BUSY
-    if node.running_decodes + node.remote_kv_requests >= node.max_running_requests:
+    if node.decode_load[0] >= node.max_running_requests:
         return Verdict.SLOTS_FULL
     return Verdict.FEASIBLE if has_room(node, need_tokens) else Verdict.KV_FULL
 
