@@ -1,0 +1,99 @@
+"""A profile survives the disk, and every way it can be wrong is named."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.strategies import profile
+from vllm_kairos.core.shapes import BatchShape
+from vllm_kairos.errors import ProfileError
+from vllm_kairos.fitting.artifact import load_profile, save_profile
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "profile.json"
+    save_profile(profile(), path)
+    return path
+
+
+def _rewrite(path, change):
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def test_a_saved_profile_loads_as_it_was(path):
+    assert load_profile(path) == profile()
+
+
+def test_the_model_to_predict_with_has_the_gap_between_steps_in_every_step():
+    fitted, gap_s = profile().fitted, 0.002
+    model = replace(profile(), period_overhead_s=gap_s).step_model
+    for batch in (
+        BatchShape(running_decodes=0, kv_tokens=0, prefill_tokens=512),
+        BatchShape(running_decodes=8, kv_tokens=4096),
+        BatchShape(running_decodes=8, kv_tokens=4096, prefill_tokens=256),
+    ):
+        assert model.step_s(batch) == pytest.approx(fitted.step_s(batch) + gap_s)
+
+
+def _nested(document, *names):
+    for name in names:
+        document = document[name]
+    return document
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(schema=2), "schema must be 1, got 2"),
+        (lambda d: d.pop("schema"), "schema is required, got nothing"),
+        (lambda d: d.pop("hardware"), "hardware is required"),
+        (lambda d: d["models"].pop("mixed"), "models.mixed is required"),
+        (lambda d: d["models"]["decode"]["coefficients"].pop("fixed_s"), "models.decode.coefficients.fixed_s is required"),
+        (
+            lambda d: d["models"]["mixed"]["coefficients"].update(per_token_s=-1e-6),
+            "models.mixed.coefficients.per_token_s must be a finite number >= 0, got -1e-06",
+        ),
+        (
+            lambda d: d["models"]["prefill"]["coefficients"].update(per_token_s=float("nan")),
+            "models.prefill.coefficients.per_token_s must be a finite number >= 0, got nan",
+        ),
+        (lambda d: d["models"]["prefill"]["coefficients"].update(per_token_s=True), "got True"),
+        (lambda d: d["models"]["prefill"]["fitted_up_to"].update(kv_tokens=1.5), "must be an integer >= 0, got 1.5"),
+        (lambda d: d.update(chunk_candidates_tokens=[]), "chunk_candidates_tokens must be one or more integers >= 1"),
+        (lambda d: d.update(chunk_candidates_tokens=[64, "x"]), "chunk_candidates_tokens must be a list of int"),
+        (lambda d: d.update(block_size_tokens=0), "block_size_tokens must be an integer >= 1, got 0"),
+        (lambda d: d.update(models=[]), "models must be an object, got list"),
+    ],
+)
+def test_a_broken_field_is_named_with_its_rule_and_value(path, change, message):
+    _rewrite(path, change)
+    with pytest.raises(ProfileError) as error:
+        load_profile(path)
+    assert str(path) in str(error.value)
+    assert message in str(error.value)
+
+
+def test_a_file_that_is_no_json_object_is_refused(path):
+    path.write_text("[1, 2]")
+    with pytest.raises(ProfileError, match="the document must be an object, got list"):
+        load_profile(path)
+    path.write_text("{")
+    with pytest.raises(ProfileError, match="must be a JSON document"):
+        load_profile(path)
+
+
+def test_a_missing_file_and_a_folder_that_is_not_there_are_one_line_errors(tmp_path):
+    with pytest.raises(ProfileError, match="cannot be read: No such file"):
+        load_profile(tmp_path / "absent.json")
+    with pytest.raises(ProfileError, match="cannot be written: No such file"):
+        save_profile(profile(), tmp_path / "absent" / "profile.json")
+
+
+def test_a_profile_of_another_model_is_refused(path):
+    assert load_profile(path, model=profile().model)
+    with pytest.raises(ProfileError, match="model must be 'other/model', got"):
+        load_profile(path, model="other/model")
