@@ -1,0 +1,135 @@
+"""`async with LocalCluster(spec)`: servers and router, healthy inside the block and gone after it."""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from vllm_kairos.cluster.machine import check_memory
+from vllm_kairos.cluster.plan import ClusterPlan, ProcessPlan, make_plan, router_plan
+from vllm_kairos.cluster.process import Child, stop
+from vllm_kairos.cluster.spec import ClusterSpec, Device
+from vllm_kairos.errors import ClusterError
+
+POLL_S = 0.25
+_PROBE_TIMEOUT = aiohttp.ClientTimeout(total=2)
+
+Report = Callable[[str, str], None]
+"""Told (process name, what happened), for progress."""
+
+
+class LocalCluster:
+    """A running cluster. Entering the block raises ClusterError when a process dies or is not healthy in time."""
+
+    def __init__(self, spec: ClusterSpec, *, report: Report = lambda name, text: None) -> None:
+        self._spec = spec
+        self._report = report
+        self._plan = make_plan(spec)
+        self._children: dict[str, Child] = {}
+        self.log_dir = _log_dir(spec)
+
+    @property
+    def plan(self) -> ClusterPlan:
+        """Names, ports and command lines."""
+        return self._plan
+
+    @property
+    def router_url(self) -> str:
+        """Where clients send requests."""
+        return f"http://127.0.0.1:{self._plan.router_port}"
+
+    def pid(self, name: str) -> int:
+        """The process (and group) id of a server or of `router`."""
+        return self._children[name].pid
+
+    async def __aenter__(self) -> Self:
+        if self._spec.device is Device.CPU:
+            check_memory(self._spec.servers, self._spec.kv_cache_gib)
+        try:
+            for server in self._plan.servers:
+                self._start(server)
+            await self._all_healthy([server.name for server in self._plan.servers])
+            if self._spec.router:
+                await self.start_router(self._spec.policy)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def start_router(self, policy: str | None = None, extra: Sequence[str] = ()) -> None:
+        """Start the router and wait until it serves."""
+        self._start(router_plan(self._spec, self._plan, policy=policy, extra=extra, log_dir=self.log_dir))
+        await self._all_healthy(["router"])
+
+    def stop_router(self) -> None:
+        """End the router alone; the servers go on."""
+        stop([self._children.pop("router")])
+
+    async def watch(self) -> None:
+        """Report error lines until a process ends, which raises ClusterError."""
+        while True:
+            self._check_alive()
+            await asyncio.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """End every process that this cluster started."""
+        stop(list(self._children.values()))
+        self._children.clear()
+
+    def _start(self, plan: ProcessPlan) -> None:
+        self._children[plan.name] = Child(plan, self.log_dir / f"{plan.name}.log")
+        self._report(plan.name, "starting")
+
+    async def _all_healthy(self, names: Sequence[str]) -> None:
+        started_s = time.monotonic()
+        waiting = list(names)
+        async with aiohttp.ClientSession(timeout=_PROBE_TIMEOUT) as session:
+            while waiting:
+                self._check_alive()
+                for name in list(waiting):
+                    if await _is_healthy(session, self._children[name].plan.url):
+                        waiting.remove(name)
+                        self._report(name, f"healthy after {time.monotonic() - started_s:.0f} s")
+                if waiting and time.monotonic() - started_s > self._spec.startup_timeout_s:
+                    raise ClusterError(
+                        f"{waiting[0]} must be healthy within {self._spec.startup_timeout_s:g} s; its log is "
+                        f"{self._children[waiting[0]].log}"
+                    )
+                await asyncio.sleep(POLL_S)
+
+    def _check_alive(self) -> None:
+        for name, child in self._children.items():
+            for line in child.new_error_lines():
+                self._report(name, line)
+            status = child.exit_status()
+            if status is not None:
+                raise ClusterError(f"{name} ended with status {status}: {child.cause_of_death()} (log: {child.log})")
+
+
+async def _is_healthy(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(f"{url}/health") as answer:
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+def _log_dir(spec: ClusterSpec) -> Path:
+    if spec.log_dir is None:
+        return Path(tempfile.mkdtemp(prefix="kairos-up-"))
+    path = Path(spec.log_dir).expanduser().absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ClusterError(f"log_dir must be a directory that can be made, got {spec.log_dir!r}: {error.strerror}") from error
+    return path
