@@ -53,7 +53,7 @@ class ModelTokenizer:
             return None
         try:
             return self._template.render(variables)
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError):
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError):
             return None  # the server says what is wrong with the messages
 
 
