@@ -53,7 +53,7 @@ def write_model(folder: Path) -> str:
     return str(folder)
 
 
-def build_scheduler(  # one keyword per knob that a test turns
+def build_scheduler(
     model: str,
     *,
     scheduler_class: Any = KairosScheduler,
@@ -83,7 +83,7 @@ def build_scheduler(  # one keyword per knob that a test turns
         max_model_len=MAX_MODEL_LEN,
         long_prefill_token_threshold=long_prefill_threshold,
         enable_chunked_prefill=chunked_prefill,
-        async_scheduling=async_scheduling,
+        async_scheduling=False,
         is_encoder_decoder=False,
         policy=policy,
     )

@@ -11,6 +11,9 @@ with warnings.catch_warnings():  # importing vLLM and torch warns about themselv
     pytest.importorskip("vllm")
     from tests.engine import builder
     from vllm_kairos.engine import connector, scheduler  # noqa: F401
+    from vllm_kairos.engine.plugin import register_connector
+
+register_connector()
 
 _HERE = Path(__file__).parent
 
