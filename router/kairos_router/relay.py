@@ -9,8 +9,7 @@ from kairos_router.job import Sink, Story
 from kairos_router.sse import StreamScanner
 from kairos_router.upstream import Answer, UpstreamFailure
 
-_SENT_BY_MISTAKE = 502
-"""The status of a server's 200 whose body is an error object."""
+_SHOWN_BYTES = 500
 
 
 class Relay:
@@ -23,7 +22,7 @@ class Relay:
         self._on_text = on_text
 
     async def pass_on(self, answer: Answer) -> None:
-        """Send the whole answer. Raises UpstreamFailure(BROKEN) when it does not reach its end."""
+        """Send the whole answer. Raises UpstreamFailure: BROKEN when it does not reach its end, FAULTY_ANSWER."""
         send: Callable[[Answer], Awaitable[None]] = self._stream if is_stream(answer.headers) else self._whole
         await send(answer)
 
@@ -56,10 +55,9 @@ class Relay:
     async def _whole(self, answer: Answer) -> None:
         body = answers.strip_kv_params(await answer.read())
         self._story.usage = answers.read_usage(body)
-        status = answer.status
         if answers.holds_error(body):
-            status, self._story.error = _SENT_BY_MISTAKE, "error-in-answer"
-        await self._sink.whole(status, self._headers(answer), body)
+            raise UpstreamFailure(Failure.FAULTY_ANSWER, body[:_SHOWN_BYTES].decode(errors="replace"))
+        await self._sink.whole(answer.status, self._headers(answer), body)
 
     def _headers(self, answer: Answer) -> dict[str, str]:
         return {**headers.client_headers(answer.headers, request_id=self._story.request_id), **self._extra}
