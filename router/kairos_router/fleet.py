@@ -147,8 +147,8 @@ class Fleet:
 
     async def _watch_one(self, url: str, watched: _Watched) -> None:
         while self._registry.by_url(url) is not None:
-            await self._check(url, watched)
             watched.recheck.clear()
+            await self._check(url, watched)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(watched.recheck.wait(), watched.record.next_check_s)
 
