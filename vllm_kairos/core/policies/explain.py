@@ -63,13 +63,19 @@ class _Lines:
             line = replace(line, step_s=model.latency_s(*node.decode_load, 0, 0))
             plan = SafeLocals(model, self.routing.settings).plan(self.request, node)
             if plan is not None:
-                line = replace(line, schedule=plan.schedule, ttft_s=plan.ttft_s)
+                line = replace(line, schedule=plan.schedule, ttft_s=plan.ttft_s, worst_step_s=plan.worst_step_s)
             elif line.verdict is Verdict.FEASIBLE:
                 line = replace(line, verdict=Verdict.TBT_UNSAFE)
         decision = self.decision
         if isinstance(decision, Assign) and decision.prefill_node is None and decision.decode_node == node.node_id:
-            chosen = replace(line, verdict=Verdict.CHOSEN)
-            return replace(chosen, schedule=decision.schedule, ttft_s=decision.local_ttft_s)
+            as_planned = decision.schedule == line.schedule  # else a static policy's own chunks
+            return replace(
+                line,
+                verdict=Verdict.CHOSEN,
+                schedule=decision.schedule,
+                ttft_s=decision.local_ttft_s,
+                worst_step_s=line.worst_step_s if as_planned else None,
+            )
         return line
 
     def _verdict(self, node: NodeState) -> Verdict:
