@@ -162,7 +162,7 @@ def _text(asked: dict[str, Any], key: str) -> str:
 def _role(asked: dict[str, Any]) -> Role:
     value = asked.get("role", asked.get("worker_type"))
     try:
-        return Role(value)
+        return Role(str(value))
     except ValueError:
         raise RequestError(f"role must be one of prefill, decode, both, got {value!r}") from None
 
