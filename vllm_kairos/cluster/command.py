@@ -81,7 +81,7 @@ async def _serve(spec: "ClusterSpec") -> int:
     progress.say(f"logs: {cluster.log_dir}")
     try:
         with progress:
-            await cluster.__aenter__()
+            await cluster.start()
         progress.say(describe(spec, cluster))
         await cluster.watch()
     except asyncio.CancelledError:

@@ -48,6 +48,11 @@ class LocalCluster:
         return self._children[name].pid
 
     async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def start(self) -> None:
+        """Start everything and wait until it serves; on any failure everything is ended first."""
         if self._spec.device is Device.CPU:
             check_memory(self._spec.servers, self._spec.kv_cache_gib)
         try:
@@ -59,7 +64,6 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

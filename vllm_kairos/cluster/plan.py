@@ -1,6 +1,7 @@
 """From a spec to the exact processes: names, ports, command lines, environments."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,7 +131,8 @@ def _transfer_config(spec: ClusterSpec, role: str) -> dict[str, Any]:
 
 
 def _environment(spec: ClusterSpec, pin: Pin) -> dict[str, str]:
-    quiet = {"VLLM_NO_USAGE_STATS": "1"}
+    # vLLM loads a plugin that adds an HTTP route only when it is named.
+    quiet = {"VLLM_NO_USAGE_STATS": "1", "VLLM_PLUGINS": os.environ.get("VLLM_PLUGINS") or "kairos"}
     if spec.model is None or Path(spec.model).expanduser().is_dir():
         quiet["HF_HUB_OFFLINE"] = "1"
     if isinstance(pin, str):
