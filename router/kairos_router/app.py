@@ -38,6 +38,7 @@ class Front:
         ledger: Ledger,
         drain: Drain,
         request_id_headers: tuple[str, ...],
+        body_timeout_s: float,
     ) -> None:
         self._router = router
         self._passthrough = passthrough
@@ -45,39 +46,56 @@ class Front:
         self._ledger = ledger
         self._drain = drain
         self._request_id_headers = request_id_headers
+        self._body_timeout_s = body_timeout_s
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """The endpoints that may take two legs."""
-        return await self._serve(request, request.path, self._router.complete)
+        return await self._serve(request, request.path, request.path, self._router.complete)
 
     async def pass_on(self, request: web.Request) -> web.StreamResponse:
         """Every other path."""
         template = request.path if request.path in PASSED_PATHS else _OTHER
-        return await self._serve(request, template, self._passthrough.forward)
+        return await self._serve(request, request.rel_url.raw_path, template, self._passthrough.forward)
 
-    async def _serve(self, request: web.Request, template: str, serve: Serve) -> web.StreamResponse:
+    async def _serve(self, request: web.Request, path: str, template: str, serve: Serve) -> web.StreamResponse:
         request_id = headers.request_id(request.headers, self._request_id_headers)
         story, sink = self._ledger.open(template, request_id), WebSink(request)
-        status = CLIENT_GONE
+        status = 500  # of an error that nobody foresaw
         try:
-            with self._drain.request():
-                status = await self._answer(request, story, sink, serve)
+            status = await self._answer(request, path, story, sink, serve)
             return sink.response or web.Response(status=status)
         except (asyncio.CancelledError, ConnectionError):
-            story.error = story.error or "client-gone"
+            status, story.error = CLIENT_GONE, story.error or "client-gone"
             raise
         finally:
             self._ledger.close(story, status)
 
-    async def _answer(self, request: web.Request, story: Story, sink: WebSink, serve: Serve) -> int:
+    async def _answer(self, request: web.Request, path: str, story: Story, sink: WebSink, serve: Serve) -> int:
         try:
-            async with self._admission.slot():
-                await serve(await _incoming(request, story.request_id), story, sink)
+            with self._drain.request():
+                incoming = await self._incoming(request, path, story.request_id)
+                async with self._admission.slot():
+                    await serve(incoming, story, sink)
         except Refusal as refused:
             await self._refuse(refused, story, sink)
         except RequestError as error:
             await self._refuse(Refusal(400, "invalid-request", str(error)), story, sink)
         return sink.status
+
+    async def _incoming(self, request: web.Request, path: str, request_id: str) -> Incoming:
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                body = await _read(request)
+        except TimeoutError:
+            raise Refusal(408, "body-timeout", f"request body took longer than {self._body_timeout_s:g} s") from None
+        return Incoming(
+            path=path,
+            headers={name.lower(): value for name, value in request.headers.items()},
+            body=body,
+            request_id=request_id,
+            method=request.method,
+            query=request.rel_url.raw_query_string,
+        )
 
     async def _refuse(self, refused: Refusal, story: Story, sink: WebSink) -> None:
         story.error = refused.reason
@@ -107,17 +125,6 @@ async def json_errors(
 def answer_of(refused: Refusal, extra: Mapping[str, str] | None = None) -> web.Response:
     """A refusal as a response."""
     return web.Response(status=refused.status, headers={**refused.headers, **(extra or {})}, body=refused.body)
-
-
-async def _incoming(request: web.Request, request_id: str) -> Incoming:
-    return Incoming(
-        path=request.path,
-        headers={name.lower(): value for name, value in request.headers.items()},
-        body=await _read(request),
-        request_id=request_id,
-        method=request.method,
-        query=request.rel_url.raw_query_string,
-    )
 
 
 async def _read(request: web.Request) -> bytes:

@@ -126,6 +126,7 @@ def build_parts(
         ledger=Ledger(metrics=metrics, access_log=access_log, clock=clock),
         drain=drain,
         request_id_headers=config.request_id_headers,
+        body_timeout_s=config.limits.request_timeout_s,
     )
     return Parts(
         config=config,

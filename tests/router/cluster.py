@@ -1,6 +1,7 @@
 """A whole router in front of stub servers, its policy and view replaced by simple ones that tests can read."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from io import BytesIO
@@ -204,3 +205,22 @@ async def router_over(prefill: list[Stub], decode: list[Stub], **changes: Any) -
         )
         await parts.releaser.settle()
     assert not view.open, "a reservation was not released"
+
+
+async def until(holds: Callable[[], bool], limit_s: float = 20.0) -> None:
+    """Wait until `holds()`; a generous limit, since the machine may be busy."""
+    deadline_s = monotonic() + limit_s
+    for _ in iter(holds, True):
+        assert monotonic() < deadline_s, "did not come true in time"
+        await asyncio.sleep(0.002)
+
+
+async def read_to_break(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+    """Read a body as far as it comes; return it and whether it reached its end."""
+    got = b""
+    try:
+        async for chunk in response.content.iter_any():
+            got += chunk
+    except aiohttp.ClientPayloadError:
+        return got, False
+    return got, True

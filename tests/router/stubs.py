@@ -17,7 +17,7 @@ from aiohttp import web
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request as the stub got it."""
+    """One request as the stub got it; header names in lower case."""
 
     method: str
     path: str
@@ -34,7 +34,7 @@ class Received:
 
     @property
     def is_release(self) -> bool:
-        return self.body.get("model") == "kairos-release-kv"
+        return b"kairos-release-kv" in self.raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Stub:
             await self.arrived.wait_for(lambda: holds(self))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        received = Received(request.method, request.path_qs, dict(request.headers), await request.read())
+        received = Received(request.method, request.raw_path, _lowered(request.headers), await request.read())
         self.received.append(received)
         await self._changed(+1)
         try:
@@ -122,6 +122,10 @@ async def _play_parts(request: web.Request, reply: Reply) -> web.StreamResponse:
         return response
     await response.write_eof()
     return response
+
+
+def _lowered(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
 
 
 def _cut(request: web.Request) -> None:
@@ -195,7 +199,7 @@ def decode_server(received: Received) -> Reply:
     """A decode server: streams when asked to, refuses the release of a handle as vLLM does."""
     if received.is_release:
         return Reply(status=404, json={"error": {"message": "The model `kairos-release-kv` does not exist.", "code": 404}})
-    if received.body.get("stream"):
+    if received.raw and received.body.get("stream"):
         return Reply(parts=chat_events("Hello", " world"))
     return completed()
 

@@ -9,7 +9,7 @@ import pytest
 from kairos_router.config import LimitSettings
 from kairos_router.handles import Handle
 from kairos_router.upstream import CONNECT_TIMEOUT_S, Call, HttpUpstream, UpstreamFailure
-from tests.router.cluster import Cluster, OpenView, cluster
+from tests.router.cluster import Cluster, OpenView, cluster, read_to_break
 from tests.router.stubs import Reply, Stub, chat_events, decode_server, handle, in_turn, prefilled, running, status
 from vllm_kairos.core.events import PrefillDone
 
@@ -119,10 +119,7 @@ async def test_the_limit_inside_a_stream_ends_it_with_an_error_event():
     async with cluster(decode=[lambda received: Reply(parts=[role, None, *rest], gate=gate)], limits=limits) as up:
         body = {"model": "m", "messages": [], "stream": True}
         async with up.session.post(up.url + "/v1/chat/completions", json=body) as response:
-            got = b""
-            with suppress(aiohttp.ClientPayloadError):
-                async for chunk in response.content.iter_any():
-                    got += chunk
+            got, _ = await read_to_break(response)
         assert got.startswith(role)
         assert b'"code":504' in got
         assert b"[DONE]" not in got
