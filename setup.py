@@ -21,7 +21,7 @@ BASE = [
     "pyzmq>=25",
     "rich>=13",
     "scikit-learn>=1.4",
-    "tokenizers>=0.19",
+    "tokenizers>=0.20",
     "uvloop>=0.19; sys_platform != 'win32'",
 ]
 BENCH = ["matplotlib>=3.8"]

@@ -32,8 +32,8 @@ class NodeFacts:
 
 
 class _NodeAnswer(msgspec.Struct, kw_only=True):
-    node_id: str
-    role: Role
+    node_id: str | None = None
+    role: Role | None = None
     model: str = ""
     state_endpoints: list[str] = []
     vllm_version: str = ""
@@ -85,9 +85,18 @@ class Prober:
     async def _get(self, url: str) -> tuple[int, bytes]:
         try:
             async with self._session.get(url, timeout=self._timeout, headers=self._headers, allow_redirects=False) as answer:
-                return answer.status, await answer.content.read(MAX_ANSWER_BYTES)
+                return answer.status, await _read(answer)
         except (aiohttp.ClientError, OSError) as error:
             raise ProbeError(_say(error)) from error
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in answer.content.iter_any():
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            raise ProbeError(f"{answer.url.path} answered more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(body)
 
 
 def _say(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -167,6 +168,17 @@ def test_the_models_own_tokenizer_and_template_are_exact(model_directory):
     assert tokenizer.count(CHAT, chat([IMAGE])) is None
     assert tokenizer.count(CHAT, {"messages": [3]}) is None
     assert tokenizer.count("/v1/responses", {"input": "hi"}) is None
+
+
+def test_other_threads_run_while_a_long_prompt_is_counted(model_directory):
+    """Case 71: the tokenizer lets the interpreter go; were it kept, this loop would turn once or twice."""
+    tokenizer, turns = load_tokenizer(model_directory), 0
+    thread = threading.Thread(target=tokenizer.count, args=(COMPLETIONS, {"prompt": "hi you " * 400_000}))
+    thread.start()
+    while thread.is_alive():
+        turns += 1
+        time.sleep(0)
+    assert turns > 50
 
 
 def test_a_directory_without_a_tokenizer_is_refused(tmp_path):
