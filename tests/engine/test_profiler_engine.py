@@ -1,0 +1,90 @@
+"""The profiler's seams on the real engine: shapes run as planned, and a failed start is one line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm.v1.core.sched.output import CachedRequestData, NewRequestData
+
+from vllm_kairos.engine.compat_inprocess import InprocessEngine
+
+ROOT = Path(__file__).parents[2]
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "router"), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def result(model: str) -> Any:
+    finished = _run("tests/engine/profiled_sweep.py", model)
+    lines = [line for line in finished.stdout.splitlines() if line.startswith("RESULT ")]
+    assert lines, finished.stderr[-3000:]
+    return json.loads(lines[0].removeprefix("RESULT "))
+
+
+def test_every_step_carries_exactly_the_planned_batch(result: Any) -> None:
+    assert result["unplanned"] == 0
+    assert [batch[0::2] for batch in result["batches"]] == [
+        *([0, 64], [0, 64], [0, 200]),
+        *([3, 0], [3, 0], [3, 61], [3, 29], [3, 0]),
+        [4, 0],
+    ]
+
+
+def test_held_tokens_count_as_computed_without_being_computed(result: Any) -> None:
+    first_decode, with_prompt = result["batches"][3], result["batches"][6]
+    assert first_decode[1] == 3 * 66  # one warm-up step after 65 tokens of context
+    assert with_prompt[3] == 250
+    assert with_prompt[1] > 3 * 65 + 250
+
+
+def test_a_sweep_leaves_no_request_in_the_engine(result: Any) -> None:
+    assert result["after"] == [[[3, 0, False]], [[1, 3, True]]]
+
+
+def test_a_step_takes_less_than_its_period(result: Any) -> None:
+    assert result["ordered"]
+
+
+def test_kv_bytes_per_token_are_those_of_the_model(result: Any) -> None:
+    layers, heads, head_size, element_bytes = 2, 4, 16, 2
+    assert result["kv_bytes_per_token"] == 2 * layers * heads * head_size * element_bytes
+    assert result["capacity_blocks"] > 512 // 32
+
+
+def test_a_scheduler_output_has_the_fields_that_steps_are_read_from() -> None:
+    assert {"req_id", "num_computed_tokens"} <= set(NewRequestData.__dataclass_fields__)
+    assert {"req_ids", "num_computed_tokens", "num_output_tokens"} <= set(CachedRequestData.__dataclass_fields__)
+    assert callable(InprocessEngine.build)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--", "--no-such-flag"], "kairos: engine arguments: unrecognized arguments: --no-such-flag"),
+        (["--", "--tensor-parallel-size", "many"], "kairos: engine arguments: argument --tensor-parallel-size"),
+        (["--max-model-len", "999999999"], "kairos: engine did not start: "),
+    ],
+)
+def test_an_engine_that_does_not_start_is_one_line_and_writes_nothing(
+    model: str, tmp_path: Path, words: list[str], message: str
+) -> None:
+    out = tmp_path / "profile.json"
+    call = (
+        "import sys; from vllm_kairos.errors import KairosError; from vllm_kairos.profiler.command import COMMAND\n"
+        "try: COMMAND.run(COMMAND.make_parser('kairos profile').parse_args(sys.argv[1:]))\n"
+        "except KairosError as error: sys.exit(f'kairos: {error}')"
+    )
+    finished = _run("-c", call, "--model", model, "--out", str(out), *words)
+    assert finished.returncode == 1
+    assert message in finished.stderr.splitlines()[-1]
+    assert not out.exists()
