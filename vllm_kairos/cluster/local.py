@@ -70,9 +70,11 @@ class LocalCluster:
     ) -> None:
         self.stop()
 
-    async def start_router(self, policy: str | None = None, extra: Sequence[str] = ()) -> None:
-        """Start the router and wait until it serves."""
-        self._start(router_plan(self._spec, self._plan, policy=policy, extra=extra, log_dir=self.log_dir))
+    async def start_router(self, policy: str | None = None, *, log_dir: Path | None = None) -> None:
+        """Start the router and wait until it serves; its logs go to `log_dir`, or to the cluster's."""
+        where = log_dir or self.log_dir
+        where.mkdir(parents=True, exist_ok=True)
+        self._start(router_plan(self._spec, self._plan, policy=policy, log_dir=where))
         await self._all_healthy(["router"])
 
     def stop_router(self) -> None:

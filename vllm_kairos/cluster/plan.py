@@ -83,10 +83,8 @@ def make_plan(spec: ClusterSpec) -> ClusterPlan:
     )
 
 
-def router_plan(
-    spec: ClusterSpec, plan: ClusterPlan, *, policy: str | None, extra: Sequence[str], log_dir: Path
-) -> ProcessPlan:
-    """The router in front of `plan`; `extra` are further `kairos router` flags."""
+def router_plan(spec: ClusterSpec, plan: ClusterPlan, *, policy: str | None, log_dir: Path) -> ProcessPlan:
+    """The router in front of `plan`."""
     workers = [word for server in plan.prefill for word in ("--prefill", server.url)]
     workers += [word for server in plan.decode for word in ("--decode", server.url)]
     flags = ["--host", HOST, "--port", str(plan.router_port), "--prometheus-port", str(plan.metrics_port)]
@@ -97,7 +95,7 @@ def router_plan(
         flags += ["--profile", str(Path(spec.profile).absolute())]
     if policy is not None:
         flags += ["--deflect-policy", policy]
-    argv = (sys.executable, "-m", "vllm_kairos", "router", *workers, *flags, *spec.router_args, *extra)
+    argv = (sys.executable, "-m", "vllm_kairos", "router", *workers, *flags, *spec.router_args)
     return ProcessPlan(name="router", argv=argv, environment={}, port=plan.router_port)
 
 
