@@ -76,12 +76,12 @@ def build_schedule(
     """
     plan = _Plan(model, running_decodes, kv_tokens, done_tokens, limit_s if running_decodes else inf)
     left = prompt_tokens - done_tokens
-    for chi in candidates:
+    for at, chi in enumerate(candidates):
         chunk = chi - running_decodes
         if chunk < 1:
             return None
         left -= chunk * plan.run(chi, left // chunk)
-        if left < chunk and plan.finish(chi, left):
+        if left < chunk and plan.finish(candidates[at:], left):
             return plan.planned()
     return None
 
@@ -108,19 +108,20 @@ class _Plan:
         self._append(chi, chunk, steps, _sum_of_largest(lines, steps))
         return steps
 
-    def finish(self, chi: int, left: int) -> bool:
+    def finish(self, candidates: Sequence[int], left: int) -> bool:
         """Append the last, partial step if it is safe; say whether the prompt is complete.
 
-        The step keeps the full `chi` where that is safe as well, so that an engine that has more
-        left to do than planned goes on with a useful chunk.
+        It gets the largest of `candidates` that would be safe in full, so that an engine that has more
+        left to do than planned goes on with a useful chunk; none: just what is left.
         """
         if not left:
             return True
         step_s = self._after_s(left, 0)
         if step_s > self._limit_s:
             return False
-        whole = self._after_s(chi - self._decodes, 0) <= self._limit_s
-        self._append(chi if whole else self._decodes + left, left, 1, step_s)
+        covering = (chi for chi in candidates if chi - self._decodes >= left)
+        safe = (chi for chi in covering if self._after_s(chi - self._decodes, 0) <= self._limit_s)
+        self._append(next(safe, self._decodes + left), left, 1, step_s)
         return True
 
     def planned(self) -> Planned:

@@ -64,6 +64,8 @@ class SoonestPairs:
 
     def pick(self, request: RequestShape, prefills: Sequence[NodeState], decodes: Sequence[NodeState]) -> Pair | None:
         """Return the pair with the soonest first token."""
+        if not prefills:
+            return None
         ready = sorted(
             (prefill_completion_s(self.prefill_model, node, request), node.queued_prefill_tokens, node.node_id, node)
             for node in prefills
@@ -73,7 +75,7 @@ class SoonestPairs:
         heapify(arrivals)
         best: tuple[float, NodeState, NodeState] | None = None
         best_s = inf
-        while arrivals and ready and ready[0][0] + arrivals[0][0] < best_s:
+        while arrivals and ready[0][0] + arrivals[0][0] < best_s:
             floor_s, _, _, decode = heappop(arrivals)
             step_s = first_decode_step_s(self.decode_model, decode, request)
             size_bytes = transfer_bytes(decode, request, self.settings)
