@@ -120,11 +120,7 @@ def _write(result: "DemoResult", profile: Path, out: Path) -> dict[str, Any]:
         table.add_row(*row)
     console = Console(highlight=False)
     console.print(table)
-    for line in (
-        headline(summary),
-        answers_line(summary),
-        f"wrote {out / 'summary.json'}, {out / 'demo.png'}, {out / 'report.html'}",
-    ):
+    for line in (headline(summary), answers_line(summary), f"wrote summary.json, demo.png and report.html to {out}"):
         console.print(line, markup=False, soft_wrap=True)
     return summary
 

@@ -43,14 +43,12 @@ class PolicyRun:
 
     def figures(self, objectives: Objectives) -> dict[str, Any]:
         """The run's part of the summary."""
-        latency = latency_figures(self.samples, objectives)
-        return {
-            "policy": self.policy,
-            "repeat": self.repeat,
-            **latency,
-            **decision_figures(self.records),
-            **transfer_figures(self.transfers),
-        }
+        return (
+            {"policy": self.policy, "repeat": self.repeat}
+            | latency_figures(self.samples, objectives)
+            | decision_figures(self.records)
+            | transfer_figures(self.transfers)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +63,8 @@ class DemoResult:
 
 async def run_demo(settings: DemoSettings, profile: Path, progress: DemoProgress) -> DemoResult:
     """Serve the load under each policy, then check answers on a float32 cluster. Raises KairosError."""
-    spec = ClusterSpec(
-        model=settings.model, profile=str(profile), router=True, policy=PLAIN, router_args=_objective_flags(settings)
-    )
+    flags = _objective_flags(settings)
+    spec = ClusterSpec(model=settings.model, profile=str(profile), policy=PLAIN, router_args=flags)
     progress.step("starting a prefill and a decode server")
     async with LocalCluster(spec, report=progress.report) as cluster:
         progress.step(f"{UNLOADED_REQUESTS} requests one by one: the unloaded system")

@@ -31,7 +31,7 @@ def make_summary(result: DemoResult, environment: dict[str, Any]) -> dict[str, A
 def table_rows(summary: dict[str, Any]) -> list[tuple[str, ...]]:
     """Heading row first, then one row per figure; times in milliseconds."""
     plain, ours = (summary["policies"][policy] for policy in POLICIES)
-    rows = [("", "plain P/D (never)", "deflection (kairos)")]
+    rows: list[tuple[str, ...]] = [("", "plain P/D (never)", "deflection (kairos)")]
     rows += [(label, _shown(plain, *path), _shown(ours, *path)) for label, path in _FIGURES]
     return rows
 
