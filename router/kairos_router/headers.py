@@ -52,10 +52,14 @@ def request_id(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def leg_headers(incoming: Mapping[str, str], *, leg_id: str, dp_rank: int | None, api_key: str | None) -> dict[str, str]:
-    """What one leg carries: the client's end-to-end headers, the leg's own id, the chosen rank."""
-    named = {token.strip().lower() for token in incoming.get("connection", "").split(",")}
-    drop = _NOT_TO_SERVERS | named
-    headers = {name: value for name, value in _lowered(incoming).items() if name not in drop}
+    """What one leg carries: the client's end-to-end headers, the leg's own id, the chosen rank.
+
+    `incoming` holds its names in lower case.
+    """
+    drop = _NOT_TO_SERVERS
+    if "connection" in incoming:
+        drop = drop | {token.strip().lower() for token in incoming["connection"].split(",")}
+    headers = {name: value for name, value in incoming.items() if name not in drop}
     _settle_authorization(headers, api_key)
     headers[REQUEST_ID] = leg_id
     headers["accept-encoding"] = "identity"

@@ -64,8 +64,7 @@ class Legs:
                 raise LegFailed(Leg.DECODE, worker.name, kind, failure.detail) from failure
 
     def _handle(self, job: Job, worker: Worker, node_id: str, whole: ServerAnswer) -> Handle:
-        rewritten = payload.constraint_dropped(job.request)
-        failure = failures.of_status(whole.status, leg=Leg.PREFILL, rewritten=rewritten)
+        failure = failures.of_status(whole.status, leg=Leg.PREFILL, rewritten=job.request.constrained)
         if failure is not None:
             raise LegFailed(Leg.PREFILL, worker.name, failure, f"status {whole.status}", whole)
         answer = answers.read_prefill(whole.body)

@@ -64,6 +64,8 @@ class ParsedRequest:
     raw: bytes
     body: Mapping[str, Any]
     clean: bool  # the raw bytes carry no key that a client may not set
+    two_leg_obstacle: str  # what keeps it off the two-leg path, "" when nothing does
+    constrained: bool  # it asks for an output constraint, which the prefill leg lacks
 
     @property
     def model(self) -> str:
@@ -83,16 +85,18 @@ class ParsedRequest:
                 return limit
         return _DEFAULT_OUTPUT_TOKENS
 
-    @property
-    def two_leg_obstacle(self) -> str:
-        """Name what keeps this request off the two-leg path, "" when nothing does."""
-        return next((name for name, applies in _OBSTACLES if applies(self)), "")
-
 
 def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:
     """Parse the client's bytes. Raises RequestError unless they hold one JSON object."""
     body = parse_object(raw)
-    return ParsedRequest(endpoint=endpoint, raw=raw, body=body, clean=not _forbidden_paths(body))
+    return ParsedRequest(
+        endpoint=endpoint,
+        raw=raw,
+        body=body,
+        clean=not _forbidden_paths(body),
+        two_leg_obstacle=next((name for name, applies in _OBSTACLES if applies(body)), ""),
+        constrained=_constrained(body),
+    )
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
@@ -146,11 +150,6 @@ def release_leg(handle: Mapping[str, Any]) -> bytes:
 RELEASE_MODEL = "kairos-release-kv"
 
 
-def constraint_dropped(request: ParsedRequest) -> bool:
-    """Say whether the prefill leg lacks an output constraint that the client sent."""
-    return _forces_tool(request.body) or any(request.body.get(key) is not None for key in _CONSTRAINT_KEYS)
-
-
 def without_client_params(raw: bytes) -> bytes:
     """Drop what a client may not set from a pass-through body; the same bytes when there is nothing to drop."""
     try:
@@ -185,47 +184,52 @@ def _without_forbidden(body: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def _constrained(body: Mapping[str, Any]) -> bool:
+    given = _CONSTRAINT_KEYS.intersection(body)
+    return any(body[key] is not None for key in given) or _forces_tool(body)
+
+
 def _forces_tool(body: Mapping[str, Any]) -> bool:
     choice = body.get("tool_choice")
     return choice == "required" or isinstance(choice, dict)
 
 
-def _several(key: str) -> Callable[[ParsedRequest], bool]:
+def _several(key: str) -> Callable[[Mapping[str, Any]], bool]:
     # vLLM also reads numbers sent as strings; whatever is not plainly one counts as several.
-    return lambda request: request.body.get(key) not in (None, 1)
+    return lambda body: body.get(key) not in (None, 1)
 
 
-def _present(key: str) -> Callable[[ParsedRequest], bool]:
-    return lambda request: request.body.get(key) is not None
+def _present(key: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda body: body.get(key) is not None
 
 
-def _several_prompts(request: ParsedRequest) -> bool:
-    prompt = request.body.get("prompt")
+def _several_prompts(body: Mapping[str, Any]) -> bool:
+    prompt = body.get("prompt")
     return isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
 
 
-def _echo_with_logprobs(request: ParsedRequest) -> bool:
-    return request.body.get("echo") not in (None, False) and request.body.get("logprobs") not in (None, False)
+def _echo_with_logprobs(body: Mapping[str, Any]) -> bool:
+    return body.get("echo") not in (None, False) and body.get("logprobs") not in (None, False)
 
 
-def _no_output(request: ParsedRequest) -> bool:
-    return any(isinstance(limit, int) and limit < 1 for limit in map(request.body.get, ("max_tokens", "max_completion_tokens")))
+def _no_output(body: Mapping[str, Any]) -> bool:
+    return any(isinstance(limit, int) and limit < 1 for limit in map(body.get, ("max_tokens", "max_completion_tokens")))
 
 
-def _truncated_to_context(request: ParsedRequest) -> bool:
+def _truncated_to_context(body: Mapping[str, Any]) -> bool:
     # A negative value means "what the context leaves beside max_tokens", which differs between the legs.
-    limit = request.body.get("truncate_prompt_tokens")
+    limit = body.get("truncate_prompt_tokens")
     return limit is not None and not (isinstance(limit, int) and limit >= 0)
 
 
-def _constraint_shapes_prompt(request: ParsedRequest) -> bool:
-    return constraint_dropped(request) and _CONSTRAINT_SHAPES_PROMPT.search(request.model) is not None
+def _constraint_shapes_prompt(body: Mapping[str, Any]) -> bool:
+    return _CONSTRAINT_SHAPES_PROMPT.search(str(body.get("model"))) is not None and _constrained(body)
 
 
-_OBSTACLES: tuple[tuple[str, Callable[[ParsedRequest], bool]], ...] = (
+_OBSTACLES: tuple[tuple[str, Callable[[Mapping[str, Any]], bool]], ...] = (
     ("n", _several("n")),
     ("best_of", _several("best_of")),
-    ("beam-search", lambda request: request.body.get("use_beam_search") not in (None, False)),
+    ("beam-search", lambda body: body.get("use_beam_search") not in (None, False)),
     ("prompt-logprobs", _present("prompt_logprobs")),
     ("echo-with-logprobs", _echo_with_logprobs),
     ("several-prompts", _several_prompts),

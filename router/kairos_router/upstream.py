@@ -3,11 +3,13 @@
 Upstream is a Protocol so that the router's flow is tested without a network.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
+from weakref import WeakSet
 
 import aiohttp
 from multidict import CIMultiDict
@@ -101,7 +103,7 @@ class HttpUpstream:
     _fresh: aiohttp.ClientSession = field(init=False)
 
     async def __aenter__(self) -> Self:
-        self._pooled = _session(aiohttp.TCPConnector(limit=0, keepalive_timeout=self.keepalive_s))
+        self._pooled = _session(_NotingConnector(limit=0, keepalive_timeout=self.keepalive_s))
         self._fresh = _session(aiohttp.TCPConnector(limit=0, force_close=True))
         return self
 
@@ -119,36 +121,47 @@ class HttpUpstream:
             response.release()
 
     async def _open(self, call: Call) -> aiohttp.ClientResponse:
-        trace = SimpleNamespace(reused=False)
+        _REUSED.set(False)
         try:
-            return await _request(self._pooled, call, trace)
+            return await _request(self._pooled, call)
         except UpstreamFailure as failure:
-            if not trace.reused or failure.failure is not Failure.RESET:
+            if failure.failure is not Failure.RESET or not _REUSED.get():
                 raise
         # The server had closed the idle connection before it saw this request.
-        return await _request(self._fresh, call, trace)
+        return await _request(self._fresh, call)
+
+
+_REUSED: ContextVar[bool] = ContextVar("reused", default=False)
+"""Whether the calling task's last connection had served a request before."""
+
+
+class _NotingConnector(aiohttp.TCPConnector):
+    """Notes reuse in _REUSED; aiohttp's tracing says it too, at several callbacks per request."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._served: WeakSet[asyncio.BaseProtocol] = WeakSet()
+
+    async def connect(self, *args: Any, **kwargs: Any) -> Any:
+        connection = await super().connect(*args, **kwargs)
+        protocol = connection.protocol
+        _REUSED.set(protocol in self._served)
+        if protocol is not None:
+            self._served.add(protocol)
+        return connection
 
 
 def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
-    tracing = aiohttp.TraceConfig()
-    tracing.on_connection_reuseconn.append(_mark_reused)
     return aiohttp.ClientSession(
         connector=connector,
         auto_decompress=False,
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("User-Agent", "Accept-Encoding"),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
-        trace_configs=[tracing],
     )
 
 
-async def _mark_reused(
-    _session: aiohttp.ClientSession, context: SimpleNamespace, _params: aiohttp.TraceConnectionReuseconnParams
-) -> None:
-    context.trace_request_ctx.reused = True
-
-
-async def _request(session: aiohttp.ClientSession, call: Call, trace: SimpleNamespace) -> aiohttp.ClientResponse:
+async def _request(session: aiohttp.ClientSession, call: Call) -> aiohttp.ClientResponse:
     try:
         return await session.request(
             call.method,
@@ -156,7 +169,6 @@ async def _request(session: aiohttp.ClientSession, call: Call, trace: SimpleName
             data=call.body or None,
             headers=CIMultiDict(call.headers),
             allow_redirects=False,
-            trace_request_ctx=trace,
         )
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         raise UpstreamFailure(Failure.REFUSED, _say(error)) from error
