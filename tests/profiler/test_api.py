@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ class TickingClock:
 
 def _measured(engine: FakeEngine, *, tick_s: float = 0.0, options: ProfileOptions = OPTIONS) -> MeasuredProfile:
     clock = TickingClock(tick_s)
-    return conclude(sweep(engine, options, io.StringIO(), clock), engine.facts, options, clock)
+    return conclude(sweep(engine, options, io.StringIO(), clock), engine.facts, options, clock.now_s)
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +87,11 @@ def test_the_report_shows_errors_per_model_and_what_was_dropped(measured: Measur
     assert "0.0%" in text
     assert "warm-up steps discarded" in text
     assert text.endswith("wrote profile.json\n")
+
+
+def test_the_report_warns_when_other_work_took_the_cpu(measured: MeasuredProfile) -> None:
+    assert "warning" not in render(replace(measured, cpu_share=0.97), Path("p.json"))
+    assert "had its CPU 62% of the time" in render(replace(measured, cpu_share=0.62), Path("p.json"))
 
 
 def test_a_local_model_is_named_by_its_folder_and_told_apart_by_its_files(tmp_path: Path) -> None:

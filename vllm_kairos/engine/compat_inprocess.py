@@ -109,13 +109,15 @@ class InprocessEngine:
             self._engine.abort_request(list(request_ids))
 
     def step(self, budget_tokens: int | None = None) -> StepRecord:
-        """Run one engine step of at most `budget_tokens` tokens."""
+        """Run one engine step of at most `budget_tokens` tokens. Raises ProfileError when the engine fails in it."""
         scheduler = self._core.scheduler
         configured = scheduler.max_num_scheduled_tokens
         scheduler.max_num_scheduled_tokens = min(budget_tokens or configured, configured)
         started_s = time.perf_counter()
         try:
             self._engine.step()
+        except Exception as error:  # a worker's own exception arrives as whatever its executor makes of it
+            raise ProfileError(f"engine failed in a step: {_first_line(error)}") from error
         finally:
             scheduler.max_num_scheduled_tokens = configured
         return StepRecord(self._timer.parts, self._timer.step_s, time.perf_counter() - started_s)

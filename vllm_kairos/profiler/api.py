@@ -5,6 +5,7 @@ imports vLLM. A program that does other work runs `kairos profile` as a subproce
 """
 
 import os
+import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from vllm_kairos.profiler.sweep import FULL, MINIMUM_CONFIGURATIONS, QUICK, limi
 
 QUICK_PASSES = 5
 FULL_PASSES = 7
+_WHOSE = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 _CLOSING_S = 6.0  # stopping the engine and fitting, taken off the time budget
 
 
@@ -36,6 +38,7 @@ class MeasuredProfile:
     condensed: Condensed
     dropped: tuple[Sample, ...]  # configurations the fit left out as outliers
     elapsed_s: float
+    cpu_share: float | None  # part of the run in which a CPU engine had its CPU; None: no CPU engine
 
 
 def measure(
@@ -46,7 +49,7 @@ def measure(
     Raises ConfigError for options the engine refuses, ProfileError when it does not start, when time
     ran out before every model had enough configurations, or when the fit is refused.
     """
-    started_s = clock()
+    started_s, used_s = clock(), cpu_time_s()
     os.environ.update(engine_environment(options, os.environ))
     if options.cpus is not None:
         os.sched_setaffinity(0, options.pinned_cpus())  # worker processes inherit it
@@ -55,7 +58,9 @@ def measure(
         outcome = sweep(engine, options, progress_stream, lambda: clock() - started_s)
     finally:
         engine.close()
-    return conclude(outcome, engine.facts, options, lambda: clock() - started_s)
+    elapsed_s = clock() - started_s
+    used_s = cpu_time_s() - used_s
+    return conclude(outcome, engine.facts, options, elapsed_s, used_s / elapsed_s if engine.facts.device == "cpu" else None)
 
 
 def sweep(
@@ -74,7 +79,7 @@ def sweep(
 
 
 def conclude(
-    outcome: SweepOutcome, facts: EngineFacts, options: ProfileOptions, elapsed_s: Callable[[], float]
+    outcome: SweepOutcome, facts: EngineFacts, options: ProfileOptions, elapsed_s: float, cpu_share: float | None = None
 ) -> MeasuredProfile:
     """Fit the models to the configurations' medians and put the profile together."""
     from vllm_kairos.fitting.fit import fit  # numpy and scikit-learn
@@ -96,7 +101,19 @@ def conclude(
         accuracy=report.accuracy,
         note=f"dtype {facts.dtype}; model files {model_fingerprint(options.model) or 'not local'}",
     )
-    return MeasuredProfile(profile=profile, outcome=outcome, condensed=condensed, dropped=report.dropped, elapsed_s=elapsed_s())
+    return MeasuredProfile(
+        profile=profile,
+        outcome=outcome,
+        condensed=condensed,
+        dropped=report.dropped,
+        elapsed_s=elapsed_s,
+        cpu_share=cpu_share,
+    )
+
+
+def cpu_time_s() -> float:
+    """CPU seconds this process and its ended children have used."""
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, _WHOSE))
 
 
 def require_enough(samples: Sequence[Sample], budget_s: float) -> None:

@@ -6,6 +6,9 @@ from vllm_kairos.fitting.features import Regime
 from vllm_kairos.profiler.api import MeasuredProfile
 from vllm_kairos.profiler.recorder import OUTLIER_FACTOR, configurations
 
+# A pinned engine computes all the time; start-up waits for the disk, hence not closer to one.
+LEAST_CPU_SHARE = 0.9
+
 
 def render(measured: MeasuredProfile, path: Path) -> str:
     """Return the report, errors as a table of held-out configurations."""
@@ -31,6 +34,9 @@ def _notes(measured: MeasuredProfile) -> list[str]:
         f"{measured.condensed.disturbed} repeats took over {OUTLIER_FACTOR:g} times their median",
         f"between two steps: {profile.period_overhead_s * 1e3:.2f} ms",
     ]
+    if measured.cpu_share is not None and measured.cpu_share < LEAST_CPU_SHARE:
+        share = f"the engine had its CPU {measured.cpu_share:.0%} of the time"
+        notes.append(f"warning: {share}; other work took the rest, so measure again on a quiet machine")
     if recorder.unplanned_steps:
         notes.append(f"{recorder.unplanned_steps} steps were not the planned batch and were left out")
     if measured.dropped:
