@@ -91,6 +91,16 @@ def holds_error(raw: bytes) -> bool:
     return answer.error is not None or answer.object == "error"
 
 
+def error_status(raw: bytes) -> int:
+    """The HTTP status that an error object names, 500 where it names none."""
+    try:
+        answer = msgspec.json.decode(raw, type=_Answer)
+    except msgspec.DecodeError:
+        return 500
+    code = answer.error.get("code") if isinstance(answer.error, dict) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 500
+
+
 def strip_kv_params(raw: bytes) -> bytes:
     """Drop `kv_transfer_params` from a JSON answer; the same bytes when it has none.
 

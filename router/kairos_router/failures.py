@@ -23,6 +23,7 @@ class Failure(StrEnum):
     BROKEN = "broken"  # connection lost after it
     UNAVAILABLE = "unavailable"  # 502, 503, 504
     SERVER_ERROR = "server-error"  # any other 5xx
+    KV_LEG_ERROR = "kv-leg-error"  # the same, of a decode leg that was to pull KV: the pull may have failed
     CLIENT_ERROR = "client-error"  # 4xx
     MODEL_MISSING = "model-missing"  # 404: this server does not have the model or adapter
     REWRITE_REFUSED = "rewrite-refused"  # 4xx to a prefill leg from which an output constraint was dropped
@@ -39,7 +40,16 @@ class Action(StrEnum):
     DECODE_ONLY = "decode-only"  # only a decode server can serve it: run it there whole
     ANSWER = "answer"  # give the client the server's own answer
     END_STREAM = "end-stream"  # an SSE error event and close, or an aborted body
+    OTHER_PAIR = "other-pair"  # decide again, once, and avoid this pair of servers for a while; then answer
     PREFILL_AGAIN = "prefill-again"  # decide again; no server is left out
+
+
+class Fate(StrEnum):
+    """What became of the KV handle that a failed decode leg was to pull."""
+
+    USABLE = "usable"  # never sent: another decode server may have it
+    UNKNOWN = "unknown"  # it may or may not have been used: nobody else gets it, P is told to free the KV
+    SPENT = "spent"  # the decode server has had it and tells P itself, or there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +58,7 @@ class Rule:
 
     action: Action
     node_fault: bool  # counts against the server's circuit breaker
-    handle_usable: bool = False  # the KV handle may go to another decode server
+    handle: Fate = Fate.SPENT
 
 
 _RULES: Mapping[tuple[Leg, Failure], Rule] = {
@@ -61,11 +71,12 @@ _RULES: Mapping[tuple[Leg, Failure], Rule] = {
     (Leg.PREFILL, Failure.MODEL_MISSING): Rule(action=Action.DECODE_ONLY, node_fault=False),
     (Leg.PREFILL, Failure.REWRITE_REFUSED): Rule(action=Action.DECODE_ONLY, node_fault=False),
     (Leg.PREFILL, Failure.FAULTY_ANSWER): Rule(action=Action.DEFLECT, node_fault=True),
-    (Leg.DECODE, Failure.REFUSED): Rule(action=Action.RETRY, node_fault=True, handle_usable=True),
-    (Leg.DECODE, Failure.RESET): Rule(action=Action.RETRY, node_fault=True),
+    (Leg.DECODE, Failure.REFUSED): Rule(action=Action.RETRY, node_fault=True, handle=Fate.USABLE),
+    (Leg.DECODE, Failure.RESET): Rule(action=Action.RETRY, node_fault=True, handle=Fate.UNKNOWN),
     (Leg.DECODE, Failure.BROKEN): Rule(action=Action.END_STREAM, node_fault=True),
-    (Leg.DECODE, Failure.UNAVAILABLE): Rule(action=Action.RETRY, node_fault=True),
+    (Leg.DECODE, Failure.UNAVAILABLE): Rule(action=Action.RETRY, node_fault=True, handle=Fate.UNKNOWN),
     (Leg.DECODE, Failure.SERVER_ERROR): Rule(action=Action.ANSWER, node_fault=True),
+    (Leg.DECODE, Failure.KV_LEG_ERROR): Rule(action=Action.OTHER_PAIR, node_fault=True),
     (Leg.DECODE, Failure.CLIENT_ERROR): Rule(action=Action.ANSWER, node_fault=False),
     (Leg.DECODE, Failure.MODEL_MISSING): Rule(action=Action.ANSWER, node_fault=False),
     (Leg.DECODE, Failure.FAULTY_ANSWER): Rule(action=Action.ANSWER, node_fault=True),

@@ -9,6 +9,7 @@ from kairos_router.failures import Failure, Leg
 from kairos_router.handles import Handle
 from kairos_router.payload import ParsedRequest
 from kairos_router.tokens import TokenCount
+from kairos_router.upstream import ServerAnswer
 from vllm_kairos.core.decision import Decision
 from vllm_kairos.core.shapes import RequestShape
 from vllm_kairos.errors import KairosError
@@ -69,15 +70,6 @@ class Story:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerAnswer:
-    """A server's complete answer, kept to be passed on."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
 class LegFailed(KairosError):
     """One leg failed; failures.py says what follows."""
 
@@ -104,6 +96,7 @@ class Job:
     handle_sent: bool = False
     left_out: set[str] = field(default_factory=set)  # workers that failed this request
     prefill_given_up: bool = False  # no prefill server gets another leg of it
+    pair_failed: bool = False  # KV did not arrive once
 
     @property
     def attempt_id(self) -> str:

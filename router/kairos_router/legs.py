@@ -7,10 +7,10 @@ from kairos_router import answers, failures, headers, payload
 from kairos_router.breaker import Breakers
 from kairos_router.failures import Failure, Leg
 from kairos_router.handles import Handle, HandleBook
-from kairos_router.job import Job, LegFailed, ServerAnswer, Sink
+from kairos_router.job import Job, LegFailed, Sink
 from kairos_router.metrics import RouterMetrics
 from kairos_router.registry import Worker, WorkerRegistry
-from kairos_router.upstream import Answer, Call, Upstream, UpstreamFailure
+from kairos_router.upstream import Answer, Call, ServerAnswer, Upstream, UpstreamFailure
 
 
 class Legs:
@@ -48,20 +48,21 @@ class Legs:
             return self._handle(job, worker, node_id, whole)
 
     @asynccontextmanager
-    async def decode(self, job: Job, node_id: str, body: bytes, sink: Sink) -> AsyncIterator[Answer]:
-        """Open the leg that answers the client; raises LegFailed unless its status is a success."""
+    async def decode(self, job: Job, node_id: str, body: bytes, sink: Sink, *, pulls: bool) -> AsyncIterator[Answer]:
+        """Open the leg that answers the client; raises LegFailed unless its status is a success.
+
+        `pulls`: the body carries a KV handle.
+        """
         worker, rank = self._workers.resolve(node_id)
         call = self._call(job, Leg.DECODE, worker, rank, body)
         with self._tracked(job, Leg.DECODE, worker):
             try:
                 async with self._upstream.send(call) as answer:
-                    await _check_decode(answer, worker)
+                    await _check_decode(answer)
                     yield answer
             except UpstreamFailure as failure:
-                kind = failure.failure
-                if kind is Failure.BROKEN and not sink.started:
-                    kind = Failure.RESET
-                raise LegFailed(Leg.DECODE, worker.name, kind, failure.detail) from failure
+                kind = _decode_failure(failure.failure, started=sink.started, pulls=pulls)
+                raise LegFailed(Leg.DECODE, worker.name, kind, failure.detail, failure.answer) from failure
 
     def _handle(self, job: Job, worker: Worker, node_id: str, whole: ServerAnswer) -> Handle:
         failure = failures.of_status(whole.status, leg=Leg.PREFILL, rewritten=job.request.constrained)
@@ -107,9 +108,17 @@ class Legs:
             self._breakers.success(failed.worker, self._clock())
 
 
-async def _check_decode(answer: Answer, worker: Worker) -> None:
+async def _check_decode(answer: Answer) -> None:
     failure = failures.of_status(answer.status, leg=Leg.DECODE)
     if failure is None:
         return
     whole = ServerAnswer(status=answer.status, headers=answer.headers, body=await answer.read())
-    raise LegFailed(Leg.DECODE, worker.name, failure, f"status {answer.status}", whole)
+    raise UpstreamFailure(failure, f"status {answer.status}", whole)
+
+
+def _decode_failure(failure: Failure, *, started: bool, pulls: bool) -> Failure:
+    if failure is Failure.BROKEN and not started:
+        return Failure.RESET
+    if failure is Failure.SERVER_ERROR and pulls:
+        return Failure.KV_LEG_ERROR
+    return failure

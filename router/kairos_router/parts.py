@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from kairos_router import cors
 from kairos_router.access_log import AccessLog
 from kairos_router.admission import Admission
 from kairos_router.app import Front, add_routes, json_errors
@@ -50,6 +51,7 @@ class Parts:
     def app(self, admin: WorkerAdmin) -> web.Application:
         """The application that clients and operators talk to."""
         app = web.Application(client_max_size=self.config.limits.max_payload_bytes, middlewares=[json_errors])
+        cors.allow(app, self.config.cors_allowed_origins)
         self._operator_routes(admin).add_to(app)
         add_routes(app, self.front)
         return app

@@ -1,6 +1,7 @@
 """Asks the policy where a request goes, given what its earlier attempts have taught."""
 
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Protocol
 
@@ -8,6 +9,7 @@ from kairos_router import refusal
 from kairos_router.failures import Failure
 from kairos_router.job import Job, LegFailed
 from kairos_router.metrics import RouterMetrics
+from kairos_router.pairs import PairBackoff
 from kairos_router.registry import Worker, WorkerRegistry
 from vllm_kairos.core.decision import Assign, Decision, Reject, RejectReason
 from vllm_kairos.core.node import NodeState
@@ -45,12 +47,13 @@ class Placement:
         self._workers = workers
         self._metrics = metrics
         self._clock = clock
+        self._pairs = PairBackoff()
 
     def decide(self, job: Job) -> Assign:
         """Return where the next attempt runs; raises Refusal when no node takes it."""
         now_s = self._clock()
         nodes = self._usable(job, self._view.nodes(now_s))
-        decision = self._place_handle(job, nodes) or self._policy.decide(job.shape, nodes, now_s)
+        decision = self._place_handle(job, nodes) or self._choose(job, nodes, now_s)
         job.story.decision = decision
         self._metrics.decision(decision, job.request.model)
         if isinstance(decision, Reject):
@@ -60,6 +63,22 @@ class Placement:
     def force_local(self, job: Job, failed: LegFailed) -> None:
         """Have the next attempt run on a decode node whole; the failure becomes the decision's reason."""
         job.shape = replace(job.shape, forced_route=Route.LOCAL, forced_reason=_DECODE_ONLY_REASONS[failed.failure])
+
+    def served(self, job: Job, decision: Assign) -> None:
+        """Count the KV transfer that a deflected request did without."""
+        if decision.route is not Route.LOCAL:
+            return
+        sizes = (node.kv_bytes_per_token for node in self._view.nodes(self._clock()) if node.node_id == decision.decode_node)
+        self._metrics.transfer_skipped(next(sizes, 0) * job.shape.prompt_tokens)
+
+    def avoid_pair(self, job: Job) -> bool:
+        """Avoid the pair of the last attempt for a while; False when this request did so before."""
+        decision = job.story.decision
+        if job.pair_failed or not isinstance(decision, Assign) or decision.prefill_node is None:
+            return False
+        job.pair_failed = True
+        self._pairs.failed(decision.prefill_node, decision.decode_node, self._clock())
+        return True
 
     def leave_prefill(self, job: Job) -> None:
         """Give no prefill server another leg; the policy decides as if there were none."""
@@ -76,11 +95,25 @@ class Placement:
         """The worker called `name`, None when it has been removed."""
         return self._workers.find(name)
 
+    def _choose(self, job: Job, nodes: Sequence[NodeState], now_s: float) -> Decision:
+        first = decision = self._policy.decide(job.shape, nodes, now_s)
+        if not isinstance(first, Assign) or not self._avoided(first, now_s):
+            return first
+        prefills = {node.node_id for node in nodes if not node.role.decodes}
+        for out in ({first.decode_node}, {str(first.prefill_node)}, prefills):
+            decision = self._policy.decide(job.shape, _without(nodes, out), now_s)
+            if isinstance(decision, Assign) and not self._avoided(decision, now_s):
+                return decision
+        return decision
+
+    def _avoided(self, decision: Assign, now_s: float) -> bool:
+        prefill = decision.prefill_node
+        return prefill is not None and self._pairs.avoided(prefill, decision.decode_node, now_s)
+
     def _usable(self, job: Job, nodes: Sequence[NodeState]) -> Sequence[NodeState]:
         if not job.left_out and not job.prefill_given_up:
             return nodes
-        out = self._left_out(job, nodes)
-        return [replace(node, accepting=False) if node.node_id in out else node for node in nodes]
+        return _without(nodes, self._left_out(job, nodes))
 
     def _left_out(self, job: Job, nodes: Sequence[NodeState]) -> set[str]:
         """Nodes this attempt avoids: those that failed it, as long as another of their role takes work."""
@@ -108,6 +141,10 @@ class Placement:
 def _least_loaded(nodes: Iterable[NodeState]) -> NodeState | None:
     able = [node for node in nodes if node.accepting and node.role.decodes]
     return min(able, key=lambda node: (node.running_decodes, node.kv_tokens, node.node_id), default=None)
+
+
+def _without(nodes: Iterable[NodeState], out: AbstractSet[str]) -> Sequence[NodeState]:
+    return [replace(node, accepting=False) if node.node_id in out else node for node in nodes]
 
 
 def _first(nodes: Iterable[NodeState]) -> NodeState | None:

@@ -3,13 +3,14 @@
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 
-from kairos_router import answers, headers
-from kairos_router.failures import Failure
+from kairos_router import answers, failures, headers
+from kairos_router.failures import Failure, Leg
 from kairos_router.job import Sink, Story
 from kairos_router.sse import StreamScanner
-from kairos_router.upstream import Answer, UpstreamFailure
+from kairos_router.upstream import Answer, ServerAnswer, UpstreamFailure
 
-_SHOWN_BYTES = 500
+_FAULTY_STATUS = 502
+"""What the client gets for a 200 whose body is an error object."""
 
 
 class Relay:
@@ -33,7 +34,9 @@ class Relay:
             async with aclosing(answer.chunks()) as chunks:
                 async for chunk in chunks:
                     seen = scanner.text_events
-                    await self._write(answer, scanner.feed(chunk))
+                    data = scanner.feed(chunk)
+                    self._check_head(scanner)
+                    await self._write(answer, data)
                     if scanner.text_events > seen:
                         self._on_text()
             await self._write(answer, scanner.finish())
@@ -42,8 +45,17 @@ class Relay:
         if not scanner.complete:
             raise UpstreamFailure(Failure.BROKEN, "stream ended without a finish reason")
         await self._sink.finish()
-        if scanner.saw_error:
+        if scanner.error is not None:
             self._story.error = "error-in-stream"
+
+    def _check_head(self, scanner: StreamScanner) -> None:
+        """An error before any byte went out is a failed leg, not a stream: it can still be a status, or be retried."""
+        if self._sink.started or scanner.error is None:
+            return
+        status = answers.error_status(scanner.error)
+        failure = failures.of_status(status, leg=Leg.DECODE) or Failure.SERVER_ERROR
+        kept = ServerAnswer(status=status, headers={"content-type": "application/json"}, body=scanner.error)
+        raise UpstreamFailure(failure, "error event at the head of a stream", kept)
 
     async def _write(self, answer: Answer, data: bytes) -> None:
         if not data:
@@ -56,7 +68,8 @@ class Relay:
         body = answers.strip_kv_params(await answer.read())
         self._story.usage = answers.read_usage(body)
         if answers.holds_error(body):
-            raise UpstreamFailure(Failure.FAULTY_ANSWER, body[:_SHOWN_BYTES].decode(errors="replace"))
+            kept = ServerAnswer(status=_FAULTY_STATUS, headers=answer.headers, body=body)
+            raise UpstreamFailure(Failure.FAULTY_ANSWER, "error object in a 200", kept)
         await self._sink.whole(answer.status, self._headers(answer), body)
 
     def _headers(self, answer: Answer) -> dict[str, str]:

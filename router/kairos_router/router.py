@@ -9,7 +9,7 @@ from typing import Protocol
 
 from kairos_router import failures, headers, payload
 from kairos_router.config import RetrySettings
-from kairos_router.failures import Action, Failure, Leg
+from kairos_router.failures import Action, Failure, Fate, Leg
 from kairos_router.handles import Handle, HandleBook
 from kairos_router.intake import Intake
 from kairos_router.job import Incoming, Job, LegFailed, Sink, Story
@@ -95,6 +95,7 @@ class Router:
                     return
             else:
                 self._intake.learn(job)
+                self._placement.served(job, decision)
                 return
 
     async def _attempt(self, job: Job, decision: Assign, sink: Sink) -> None:
@@ -103,7 +104,8 @@ class Router:
             extra = headers.of_decision(decision) if self._settings.decision_headers else {}
             relay = Relay(job.story, sink, extra, lambda: self._text_arrived(job, decision))
             job.handle_sent = True
-            async with self._legs.decode(job, decision.decode_node, body, sink) as answer:
+            pulls = job.handle is not None
+            async with self._legs.decode(job, decision.decode_node, body, sink, pulls=pulls) as answer:
                 job.handle = None  # D has it; it frees P whatever becomes of the request
                 await relay.pass_on(answer)
 
@@ -127,7 +129,7 @@ class Router:
         rule = failures.rule(failed.leg, failed.failure)
         job.story.error = f"{failed.leg}-{failed.failure}"
         self._metrics.error(job.story.error)
-        self._settle_handle(job, usable=rule.handle_usable)
+        self._settle_handle(job, rule.handle)
         if sink.started:
             await self._end_stream(job, failed, sink)
             return True
@@ -139,6 +141,10 @@ class Router:
                 self._placement.force_local(job, failed)
             case Action.DEFLECT:
                 self._placement.leave_prefill(job)
+            case Action.OTHER_PAIR:
+                if not self._placement.avoid_pair(job):
+                    await self._pass_answer(job, failed, sink)
+                    return True
             case Action.PREFILL_AGAIN:
                 self._metrics.stranded_kv(failed.failure)
                 await self._before_retry(job, failed, wait=False)
@@ -208,11 +214,13 @@ class Router:
             self._metrics.tokens_gap(now_s - story.last_text_at_s, decision.route)
         story.last_text_at_s = now_s
 
-    def _settle_handle(self, job: Job, *, usable: bool) -> None:
-        """After a failed leg: keep the handle for another decode server, or have P free its blocks."""
+    def _settle_handle(self, job: Job, fate: Fate) -> None:
+        """After a failed leg: keep the handle for another decode server, have P free its blocks, or forget it."""
         job.handle_sent = False
-        if not usable:
+        if fate is Fate.UNKNOWN:
             self._give_up_handle(job)
+        elif fate is Fate.SPENT:
+            job.handle = None
 
     def _give_up_handle(self, job: Job) -> None:
         """A handle that no decode server got keeps P's blocks until its lease ends, unless it is given up."""

@@ -116,7 +116,7 @@ class StreamScanner:
         self._splitter = EventSplitter()
         self.saw_text = False
         self.saw_done = False
-        self.saw_error = False
+        self.error: bytes | None = None  # the data of the first error event
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
         self.text_events = 0
@@ -145,17 +145,18 @@ class StreamScanner:
         if data.strip() == _DONE:
             self.saw_done = True
             return event
-        self._account(read(data))
+        self._account(read(data), data)
         clean = strip_kv_params(data)
         return event if clean is data else _with_data(event, clean)
 
-    def _account(self, event: Event | None) -> None:
+    def _account(self, event: Event | None, data: bytes) -> None:
         if event is None:
             return
         if event.has_text:
             self.saw_text = True
             self.text_events += 1
-        self.saw_error = self.saw_error or event.has_error
+        if event.has_error and self.error is None:
+            self.error = data
         self.finish_reason = event.finish_reason or self.finish_reason
         self.usage = event.usage or self.usage
 

@@ -24,13 +24,23 @@ KEEPALIVE_S = 3.0
 """Idle connections are dropped before vLLM's server drops them, which it does after 5 s by default."""
 
 
-class UpstreamFailure(KairosError):
-    """A request to a server did not bring an answer to its end."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAnswer:
+    """A server's complete answer, kept to be passed on."""
 
-    def __init__(self, failure: Failure, detail: str) -> None:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class UpstreamFailure(KairosError):
+    """A request to a server did not bring a good answer to its end; `answer` is what the client may be given."""
+
+    def __init__(self, failure: Failure, detail: str, answer: ServerAnswer | None = None) -> None:
         super().__init__(f"{failure}: {detail}")
         self.failure = failure
         self.detail = detail
+        self.answer = answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,6 +97,14 @@ async def test_a_handle_whose_use_is_unknown_is_given_up():
         assert released == [up.decode[0].legs[0].kv["remote_request_id"]]
 
 
+async def test_a_handle_that_a_decode_server_refused_is_its_own_to_give_up():
+    """Case 35: vLLM tells P itself when it refuses a request before admission."""
+    async with cluster(decode=[status(400)]) as up:
+        await up.complete()
+        await up.parts.releaser.settle()
+        assert not [one for one in up.decode[0].received if one.is_release]
+
+
 @pytest.mark.parametrize("silent", ["prefill", "decode"])
 async def test_the_configured_limit_answers_504_and_closes_both_legs(silent):
     """Case 31."""

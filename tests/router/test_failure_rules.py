@@ -150,10 +150,35 @@ async def test_a_decode_refusal_of_the_request_is_returned_and_not_retried():
         assert sum(len(stub.legs) for stub in up.decode) == 1
 
 
-async def test_a_decode_500_is_returned_and_counted():
+async def test_a_failed_kv_pull_avoids_the_pair_and_serves_the_request():
+    """Cases 38 and 44: only that pair is backed off; other pairs work."""
+
+    def pulls_from_one_only(received):
+        kv = received.kv or {}
+        return status(500)(received) if kv.get("remote_engine_id") == "bad" else decode_server(received)
+
+    bad, good = (lambda received: prefilled(handle("bad"))), (lambda received: prefilled(handle("good")))
+    async with cluster(prefill=[bad], decode=[pulls_from_one_only]) as up:
+        for _ in range(3):
+            assert (await up.complete())[0] == 200
+        assert len(up.prefill[0].received) == 1
+        assert [record["decision"] for record in up.records()] == ["decode-only"] * 3
+    async with cluster(prefill=[bad, good], decode=[pulls_from_one_only]) as up:
+        for _ in range(6):
+            assert (await up.complete())[0] == 200
+        assert {record["decision"] for record in up.records()} == {"prefill-decode"}
+        assert len(up.prefill[0].received) == 1
+    async with cluster(prefill=[bad], decode=[pulls_from_one_only, decode_server]) as up:
+        for _ in range(6):
+            assert (await up.complete())[0] == 200
+        assert {record["decision"] for record in up.records()} == {"prefill-decode"}
+
+
+async def test_a_decode_500_is_repeated_once_without_the_kv_and_then_returned():
     async with cluster(decode=[status(500, "boom")]) as up:
         got, body = await up.complete()
         assert (got, body["error"]["message"]) == (500, "boom")
+        assert ["remote_engine_id" in leg.kv for leg in up.decode[0].legs] == [True, False]
         assert up.metric('kairos_router_errors_total{kind="decode-server-error"}') == 1
 
 

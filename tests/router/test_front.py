@@ -81,6 +81,15 @@ async def test_the_api_key_guards_the_operators_routes_and_is_sent_where_the_cli
         assert up.decode[0].received[0].headers["authorization"] == "Bearer k"
 
 
+async def test_browsers_of_allowed_origins_are_served():
+    async with cluster(cors_allowed_origins=("https://a.example",)) as up:
+        async with up.session.options(up.url + "/v1/completions", headers={"origin": "https://a.example"}) as response:
+            assert response.status == 204
+        for origin, allowed in (("https://a.example", "https://a.example"), ("https://b.example", None)):
+            async with up.session.get(up.url + "/health", headers={"origin": origin}) as response:
+                assert response.headers.get("access-control-allow-origin") == allowed
+
+
 async def test_loads_and_metrics_are_shown():
     async with cluster() as up:
         await up.complete()

@@ -104,7 +104,7 @@ def test_what_is_not_an_answer_passes_unread(data):
 def test_an_error_inside_a_stream_is_seen():
     scanner = StreamScanner()
     scanner.feed(sse.error_event("m", "t", 502))
-    assert scanner.saw_error
+    assert scanner.error == sse.data_of(sse.error_event("m", "t", 502))
 
 
 def test_an_event_without_end_is_not_held_for_ever(monkeypatch):

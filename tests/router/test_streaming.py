@@ -106,7 +106,25 @@ async def test_no_answer_shows_engine_ids_hosts_or_blocks():
 async def test_a_decode_200_with_an_error_object_is_not_a_success():
     async with cluster(decode=[lambda received: Reply(json={"error": {"message": "cuda", "code": 500}})]) as up:
         status, body = await up.complete()
-        assert (status, body["error"]["reason"]) == (502, "decode-faulty-answer")
+        assert (status, body["error"]["message"]) == (502, "cuda")
+        assert up.metric('kairos_router_errors_total{kind="decode-faulty-answer"}') == 1
+
+
+@pytest.mark.parametrize(("code", "told"), [(400, 400), (500, 500), (None, 500)])
+async def test_an_error_at_the_head_of_a_stream_is_a_status_not_a_200(code, told):
+    error = event({"error": {"message": "kv load failed", "code": code}})
+    async with cluster(decode=[streams(error, b"data: [DONE]\n\n")]) as up:
+        async with up.session.post(up.url + "/v1/chat/completions", json=CHAT) as response:
+            assert response.status == told
+            assert (await response.json())["error"]["message"] == "kv load failed"
+        assert len(up.decode[0].legs) == (1 if code == 400 else 2)
+
+
+async def test_an_error_inside_a_stream_passes_and_is_logged():
+    error = event({"error": {"message": "late", "code": 500}})
+    async with cluster(decode=[streams(*chat_events("a", done=False)[:2], error, b"data: [DONE]\n\n")]) as up:
+        assert error in await read_stream(up)
+        assert up.records()[0]["error"] == "error-in-stream"
 
 
 async def test_the_decision_is_told_when_asked_for():
