@@ -64,13 +64,6 @@ class Placement:
         """Have the next attempt run on a decode node whole; the failure becomes the decision's reason."""
         job.shape = replace(job.shape, forced_route=Route.LOCAL, forced_reason=_DECODE_ONLY_REASONS[failed.failure])
 
-    def served(self, job: Job, decision: Assign) -> None:
-        """Count the KV transfer that a deflected request did without."""
-        if decision.route is not Route.LOCAL:
-            return
-        sizes = (node.kv_bytes_per_token for node in self._view.nodes(self._clock()) if node.node_id == decision.decode_node)
-        self._metrics.transfer_skipped(next(sizes, 0) * job.shape.prompt_tokens)
-
     def avoid_pair(self, job: Job) -> bool:
         """Avoid the pair of the last attempt for a while; False when this request did so before."""
         decision = job.story.decision

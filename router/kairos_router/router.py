@@ -95,7 +95,6 @@ class Router:
                     return
             else:
                 self._intake.learn(job)
-                self._placement.served(job, decision)
                 return
 
     async def _attempt(self, job: Job, decision: Assign, sink: Sink) -> None:
