@@ -9,12 +9,13 @@ from kairos_router.job import Incoming, Job, Story
 from kairos_router.payload import Endpoint, ParsedRequest
 from kairos_router.registry import WorkerRegistry
 from kairos_router.slo import Objectives, objectives
-from kairos_router.tokens import TokenCounter
+from kairos_router.tokens import TokenCount, TokenCounter
 from vllm_kairos.core.shapes import RequestShape, Route
 from vllm_kairos.errors import RequestError
 
 UNSUPPORTED = "unsupported-by-two-leg"
 CLIENT_ASKED = "client-asked"
+OVER_MODEL_LENGTH = "over-model-length"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,15 @@ class Intake:
         self._workers = workers
         self._deflect = deflect
         self._new_unique = new_unique
+        self.model_length_tokens: Callable[[], int | None] = lambda: None  # of the decode servers, None: not known
 
     async def admit(self, incoming: Incoming, story: Story) -> Job:
         """Build the job; raises RequestError for a body or a header that is not valid."""
         request = payload.parse(Endpoint(incoming.path), incoming.body)
         wanted = objectives(incoming.headers, Objectives(ttft_s=self._deflect.ttft_slo_s, tbt_s=self._deflect.tbt_slo_s))
-        force = self._force(request, incoming)
         pinned = self._pinned(incoming)
         count = await self._tokens.count(request.endpoint, request.body)
+        force = self._force(request, incoming, count)
         story.model, story.prompt_tokens, story.prompt_tokens_exact = request.model, count.prompt_tokens, count.exact
         unique = self._new_unique()
         shape = RequestShape(
@@ -69,12 +71,18 @@ class Intake:
         if usage is not None and usage.prompt_tokens > 0 and not job.request.two_leg_obstacle:
             self._tokens.learn(job.count, usage.prompt_tokens)
 
-    def _force(self, request: ParsedRequest, incoming: Incoming) -> _Force:
+    def _force(self, request: ParsedRequest, incoming: Incoming, count: TokenCount) -> _Force:
         if request.two_leg_obstacle:
             return _Force(Route.LOCAL, UNSUPPORTED)
         if self._deflect.force_local and (request.wants_local or headers.asks_local(incoming.headers)):
             return _Force(Route.LOCAL, CLIENT_ASKED)
+        if count.exact and self._over_length(count.prompt_tokens + request.max_output_tokens):
+            return _Force(Route.LOCAL, OVER_MODEL_LENGTH)
         return _Force()
+
+    def _over_length(self, tokens: int) -> bool:
+        limit = self.model_length_tokens()
+        return limit is not None and tokens > limit
 
     def _pinned(self, incoming: Incoming) -> str | None:
         asked = incoming.headers.get(headers.PINNED_PREFILL)

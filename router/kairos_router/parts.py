@@ -43,6 +43,7 @@ class Parts:
     handles: HandleBook
     placement: Placement
     releaser: HandleReleaser
+    intake: Intake
     router: Router
     front: Front
     drain: Drain
@@ -96,8 +97,9 @@ def build_parts(
         clock=clock,
         api_key=config.api_key,
     )
+    intake = Intake(tokens=tokens, workers=workers, deflect=config.deflect)
     router = Router(
-        intake=Intake(tokens=tokens, workers=workers, deflect=config.deflect),
+        intake=intake,
         placement=placement,
         legs=legs,
         view=view,
@@ -141,6 +143,7 @@ def build_parts(
         handles=handles,
         placement=placement,
         releaser=releaser,
+        intake=intake,
         router=router,
         front=front,
         drain=drain,

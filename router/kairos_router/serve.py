@@ -214,7 +214,12 @@ def _fleet(inputs: Inputs, parts: Parts, session: aiohttp.ClientSession) -> Flee
             parts.handles.restarted(node_id)
         fleet.restarted(name)
 
+    def model_length_tokens() -> int | None:
+        facts = (fleet.facts(worker.name) for worker in parts.workers.all() if worker.role.decodes)
+        return min((said.max_model_len_tokens for said in facts if said and said.max_model_len_tokens), default=None)
+
     intake.on_restart = restarted
+    parts.intake.model_length_tokens = model_length_tokens
     return fleet
 
 

@@ -150,6 +150,17 @@ async def test_a_decode_refusal_of_the_request_is_returned_and_not_retried():
         assert sum(len(stub.legs) for stub in up.decode) == 1
 
 
+async def test_a_request_known_to_be_too_long_costs_no_prefill():
+    """Case 35: the decode server refuses it, and no KV is left anywhere."""
+    async with cluster(decode=[status(400, "too long")]) as up:
+        up.parts.intake.model_length_tokens = lambda: 100
+        assert (await up.complete(prompt=[1] * 90, max_tokens=11))[0] == 400
+        assert up.prefill[0].received == []
+        assert up.records()[0]["reason"] == "over-model-length"
+        await up.complete(prompt=[1] * 90, max_tokens=10)
+        assert len(up.prefill[0].received) == 1
+
+
 async def test_a_failed_kv_pull_avoids_the_pair_and_serves_the_request():
     """Cases 38 and 44: only that pair is backed off; other pairs work."""
 

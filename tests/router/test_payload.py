@@ -1,5 +1,6 @@
 """Bodies of both legs: what is dropped, what is kept, and that nothing of the client's is lost."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -102,6 +103,11 @@ def test_a_tool_choice_that_forces_nothing_is_left_alone(value):
 def test_what_two_legs_cannot_carry(body, obstacle):
     """Cases 10 and 11, and other fields whose meaning would differ between the legs."""
     assert parsed({"prompt": "x", **body}, Endpoint.COMPLETIONS).two_leg_obstacle == obstacle
+
+
+def test_every_obstacle_is_documented():
+    text = (Path(__file__).parents[2] / "docs" / "requests.md").read_text()
+    assert all(f"`{name}`" in text for name, _ in payload._OBSTACLES)
 
 
 def test_media_parts_are_identical_on_both_legs():
