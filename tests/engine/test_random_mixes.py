@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.builder import left_behind, make_request, remote_params, run_model, schedule_params
+from vllm_kairos.engine.deflection import is_deflected
 
+FLOOR_TOKENS = 16
 SHARED_PREFIX = list(range(1, 65))
 
 
@@ -108,12 +110,14 @@ class Mix:
         self.scheduler.add_request(request)
 
     def _step(self) -> None:
-        decodes = self._decodes_due()
+        decodes, entries = self._decodes_due(), self._entries()
         output = self.scheduler.schedule()
         self._check(output, decodes)
+        self._check_chunks(output, entries)
         self.in_flight.append((output, run_model(self.scheduler, output)))
         loading = [name for name, r in self.requests.items() if r.status.name == "WAITING_FOR_REMOTE_KVS"]
-        if len(self.in_flight) >= self.node.depth or not output.num_scheduled_tokens:
+        keep = self.node.depth - 1 if output.num_scheduled_tokens else 0
+        while len(self.in_flight) > keep:
             self._update(loading)
 
     def _update(self, loading: list[str]) -> None:
@@ -132,11 +136,7 @@ class Mix:
 
     def _decodes_due(self) -> list[Any]:
         """Running requests past their prompt that vLLM will want to give a token."""
-        return [
-            r
-            for r in self.scheduler.running
-            if not r.is_prefill_chunk and r.num_computed_tokens + 2 - r.num_output_placeholders < r.num_prompt_tokens + r.max_tokens
-        ]
+        return [r for r in self.scheduler.running if not r.is_prefill_chunk and wants_token(r)]
 
     def _check(self, output: Any, decodes: list[Any]) -> None:
         tokens = output.num_scheduled_tokens
@@ -145,19 +145,44 @@ class Mix:
         if starved and not output.preempted_req_ids:
             assert len(decodes) > self.node.token_budget or self._lacks_blocks(), f"{starved} got nothing in {tokens}"
 
+    def _entries(self) -> dict[str, tuple[int, int]]:
+        """Chi and tokens left of every deflected prefill under way."""
+        running = [r for r in self.scheduler.running if r.is_prefill_chunk and is_deflected(r)]
+        return {
+            r.request_id: (r.kairos_schedule.chi(r.num_computed_tokens), r.num_tokens - r.num_computed_tokens) for r in running
+        }
+
+    def _check_chunks(self, output: Any, entries: dict[str, tuple[int, int]]) -> None:
+        """The step's total stays within chi, but for decodes and the floor; no chunk runs past the prompt."""
+        total = sum(output.num_scheduled_tokens.values())
+        for name, (chi, left) in entries.items():
+            tokens = output.num_scheduled_tokens.get(name, 0)
+            assert tokens <= left
+            assert tokens <= FLOOR_TOKENS or total <= chi
+
     def _lacks_blocks(self) -> bool:
         return bool(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == 0)
 
 
+def wants_token(request: Any) -> bool:
+    in_flight = request.num_output_placeholders
+    wanted = request.num_tokens + in_flight - request.num_computed_tokens
+    sure_to_end = (
+        in_flight > 0 and request.num_computed_tokens + 2 - in_flight >= request.num_prompt_tokens + request.max_tokens
+    )
+    return bool(wanted > 0 and not sure_to_end)
+
+
+def complete(mix: Mix, name: str, request: Any) -> bool:
+    return bool(request.num_output_tokens == mix.mix[int(name[1:])].output)
+
+
 def check_end(mix: Mix) -> None:
-    for name, request in mix.requests.items():
-        arrival = mix.mix[int(name[1:])]
-        if name not in mix.aborted:
-            assert request.num_output_tokens == arrival.output, name
-    left = left_behind(mix.scheduler)
+    wrong = [name for name, request in mix.requests.items() if name not in mix.aborted and not complete(mix, name, request)]
+    assert not wrong
     mix.requests.clear()
-    assert (left.requests, left.prefills, left.step) == ({}, [], None)
-    assert len(mix.scheduler._kairos_planner._planned) == 0
+    left = left_behind(mix.scheduler)
+    assert (left.requests, left.prefills, left.step, left.planned) == ({}, [], None, 0)
     pool = mix.scheduler.kv_cache_manager.block_pool
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
 

@@ -137,11 +137,16 @@ class StepPlanner:
         arrival_tokens = arrivals * self.free_width
         forecast = StepPlan(budget_tokens=budget, decode_tokens=decodes + arrival_tokens)
         floor_for = self._overdue(forecast)
-        floor_tokens = self._settings.floor_chunk_tokens if floor_for is not None else 0
-        skipped, freed = self._skip_decodes(decodes + min(floor_tokens, budget) - budget)
+        floor_tokens = self._floor_tokens(budget, decodes) if floor_for is not None else 0
+        skipped, freed = self._skip_decodes(decodes + floor_tokens - budget)
         self.step = StepPlan(budget_tokens=budget, decode_tokens=decodes - freed + arrival_tokens)
-        self.step.floor_for, self.step.skipped = floor_for, skipped
+        self.step.floor_for, self.step.floor_tokens, self.step.skipped = floor_for, floor_tokens, skipped
         return self._forecast_held(forecast, floor_for, arrivals)
+
+    def _floor_tokens(self, budget: int, decodes: int) -> int:
+        """The floor within what decodes leave of the budget; where they leave nothing, a quarter of it."""
+        spare = budget - decodes
+        return min(self._settings.floor_chunk_tokens, spare if spare > 0 else max(1, budget // 4))
 
     def _overdue(self, forecast: StepPlan) -> Any:
         """The first prefill when it has found no room for too many steps in a row, else None."""
@@ -191,7 +196,7 @@ class StepPlanner:
         chi = state.chi(computed)
         room = step.room(chi)
         if request is step.floor_for:
-            room = max(room, self._settings.floor_chunk_tokens)
+            room = max(room, step.floor_tokens)
         if room <= 0:
             return 0
         allowed = min(new, max(room, compat.smallest_chunk(self._scheduler, request, computed)))

@@ -94,7 +94,7 @@ def _count(name: str, value: Any) -> int:
 
 
 def _role(name: str, value: Any) -> Role:
-    if value not in tuple(Role):
+    if not isinstance(value, str) or value not in tuple(Role):
         raise _refuse(name, "one of " + ", ".join(Role), value)
     return Role(value)
 

@@ -12,13 +12,23 @@ class StepPlan:
     `floor_for` is the prefill that has waited too long and gets `floor_tokens` whatever its chi.
     """
 
-    __slots__ = ("_granted", "_used_tokens", "budget_tokens", "chi_tokens", "decode_tokens", "floor_for", "skipped")
+    __slots__ = (
+        "_granted",
+        "_used_tokens",
+        "budget_tokens",
+        "chi_tokens",
+        "decode_tokens",
+        "floor_for",
+        "floor_tokens",
+        "skipped",
+    )
 
     def __init__(self, *, budget_tokens: int, decode_tokens: int) -> None:
         self.budget_tokens = budget_tokens
         self.decode_tokens = decode_tokens
         self.chi_tokens = budget_tokens
         self.floor_for: Any = None
+        self.floor_tokens = 0
         self.skipped: Collection[Any] = ()  # decodes that sit this step out: the budget holds no token for them
         self._used_tokens = 0  # by prefills under a chi
         self._granted: dict[Any, tuple[int, bool]] = {}  # lives for one step

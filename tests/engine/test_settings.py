@@ -1,0 +1,90 @@
+"""Engine settings: defaults, and errors that name the field and the value."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vllm_kairos.core.node import Role
+from vllm_kairos.engine.settings import parse_settings, rank_endpoint
+from vllm_kairos.errors import ConfigError
+
+
+@pytest.mark.parametrize("config", [{}, None, {"other": {}}, {"kairos": None}])
+def test_without_kairos_settings_nothing_is_enabled(config: Any) -> None:
+    settings = parse_settings(config)
+    assert (settings.enabled, settings.default_chunk_tokens, settings.state_endpoint) == (False, None, None)
+
+
+@pytest.mark.parametrize(
+    ("kairos", "chunk"),
+    [
+        ({}, None),
+        ({"role": "both"}, None),
+        ({"role": "both", "default_chunk_tokens": 64}, 64),
+        ({"role": "decode"}, 512),
+        ({"role": "decode", "default_chunk_tokens": 128}, 128),
+        ({"role": "prefill", "default_chunk_tokens": 128}, None),
+    ],
+)
+def test_default_chunk_follows_the_role(kairos: dict[str, Any], chunk: int | None) -> None:
+    assert parse_settings({"kairos": kairos}).default_chunk_tokens == chunk
+
+
+def test_every_setting(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    kairos = {"node_id": "d0", "role": "decode", "state_endpoint": "tcp://127.0.0.1:5557", "heartbeat_period_s": 1}
+    kairos |= {"max_wait_steps": 3, "floor_chunk_tokens": 4, "profile": str(key), "state_key_file": str(key)}
+    settings = parse_settings({"kairos": kairos})
+    assert (settings.node_id, settings.role, settings.heartbeat_period_s) == ("d0", Role.DECODE, 1.0)
+    assert settings.state_key == b"secret"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("node_id", ""),
+        ("node_id", 5),
+        ("role", "decoder"),
+        ("role", ["decode"]),
+        ("state_endpoint", "127.0.0.1:5557"),
+        ("state_endpoint", "tcp://127.0.0.1"),
+        ("state_endpoint", "tcp://127.0.0.1:99999"),
+        ("heartbeat_period_s", 0),
+        ("heartbeat_period_s", "0.1"),
+        ("default_chunk_tokens", 0),
+        ("default_chunk_tokens", True),
+        ("max_wait_steps", 1.5),
+        ("floor_chunk_tokens", -1),
+        ("profile", "/no/such/file"),
+        ("state_key_file", "/no/such/file"),
+    ],
+)
+def test_error_names_field_and_value(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_settings({"kairos": {field: value}})
+    assert f"additional_config.kairos.{field} must be" in str(caught.value)
+    assert repr(value) in str(caught.value)
+
+
+def test_unknown_setting_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"additional_config\.kairos\.chunk: no such setting"):
+        parse_settings({"kairos": {"chunk": 5}})
+
+
+def test_settings_must_be_an_object() -> None:
+    with pytest.raises(ConfigError, match="must be an object"):
+        parse_settings({"kairos": [1]})
+
+
+def test_empty_key_is_refused(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("\n")
+    with pytest.raises(ConfigError, match="must hold a key"):
+        _ = parse_settings({"kairos": {"state_key_file": str(key)}}).state_key
+
+
+def test_each_rank_has_an_endpoint_of_its_own() -> None:
+    assert [rank_endpoint("tcp://*:5557", rank) for rank in (0, 3)] == ["tcp://*:5557", "tcp://*:5560"]
+    assert [rank_endpoint("ipc:///tmp/x", rank) for rank in (0, 1)] == ["ipc:///tmp/x", "ipc:///tmp/x.1"]
