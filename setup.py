@@ -11,7 +11,7 @@ VERSION = re.search(r'__version__ = "([^"]+)"', (ROOT / "vllm_kairos/__init__.py
 # Everything here but scikit-learn is already in any vLLM environment; the bounds are loose so that
 # installing us changes no version there.
 BASE = [
-    "aiohttp>=3.9",
+    "aiohttp>=3.10",
     "jinja2>=3.1",
     "msgspec>=0.18",
     "numpy>=1.26",

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from uuid import uuid4
+from secrets import token_hex
 
 from kairos_router.failures import Leg
 from vllm_kairos.core.decision import Assign
@@ -48,7 +48,7 @@ def request_id(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
         given = _ID_UNSAFE.sub("-", headers.get(name, "").strip())[:_MAX_ID_CHARS]
         if given:
             return given
-    return uuid4().hex
+    return token_hex(16)
 
 
 def leg_headers(incoming: Mapping[str, str], *, leg_id: str, dp_rank: int | None, api_key: str | None) -> dict[str, str]:
@@ -77,7 +77,7 @@ def client_headers(answered: Mapping[str, str], *, request_id: str) -> dict[str,
 
 def new_unique() -> str:
     """An id that no other request has, in this process or any other."""
-    return uuid4().hex[:16]
+    return token_hex(8)
 
 
 def leg_id(request_id: str, unique: str, leg: Leg, attempt: int) -> str:

@@ -7,17 +7,17 @@ refusal is the one that never computes a token, so that is what is sent (payload
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from kairos_router import payload
+from kairos_router import headers, payload
 from kairos_router.handles import Handle
-from kairos_router.headers import REQUEST_ID
 from kairos_router.metrics import RouterMetrics
 from kairos_router.registry import Worker
 from kairos_router.upstream import Call, Upstream, UpstreamFailure
 
 _RELEASE_TIMEOUT_S = 5.0
+_REFUSED_MODEL_STATUS = 404  # any other answer came from a layer that does not know of the handle
 
 
 class HandleReleaser:
@@ -37,9 +37,12 @@ class HandleReleaser:
         self._api_key = api_key
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def give_up(self, handle: Handle, leg_id: str) -> None:
-        """Have `handle` released, soon and without waiting; counted as stranded when that fails."""
-        task = asyncio.get_running_loop().create_task(self._release(handle, leg_id))
+    def give_up(self, handle: Handle, incoming: Mapping[str, str], leg_id: str) -> None:
+        """Have `handle` released, soon and without waiting; counted as stranded when that fails.
+
+        `incoming` are the headers of the client it was computed for: servers may want its credentials.
+        """
+        task = asyncio.get_running_loop().create_task(self._release(handle, incoming, leg_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -48,17 +51,19 @@ class HandleReleaser:
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _release(self, handle: Handle, leg_id: str) -> None:
+    async def _release(self, handle: Handle, incoming: Mapping[str, str], leg_id: str) -> None:
         worker = self._pick_decode()
         if worker is None:
             self._metrics.stranded_kv("no-decode-node")
             return
-        sent = {REQUEST_ID: leg_id, "content-type": "application/json"}
-        if self._api_key:
-            sent["authorization"] = f"Bearer {self._api_key}"
+        sent = headers.leg_headers(incoming, leg_id=leg_id, dp_rank=None, api_key=self._api_key)
+        sent["content-type"] = "application/json"
         call = Call(url=worker.url + payload.Endpoint.COMPLETIONS, headers=sent, body=payload.release_leg(handle.params))
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT_S), self._upstream.send(call) as answer:
                 await answer.read()
+                released = answer.status == _REFUSED_MODEL_STATUS
         except (UpstreamFailure, TimeoutError):
+            released = False
+        if not released:
             self._metrics.stranded_kv("release-failed")

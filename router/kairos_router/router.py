@@ -225,7 +225,8 @@ class Router:
         """A handle that no decode server got keeps P's blocks until its lease ends, unless it is given up."""
         if job.handle is None or job.handle_sent:
             return
-        self._releaser.give_up(job.handle, headers.leg_id(job.incoming.request_id, job.unique, Leg.DECODE, job.attempts + 1))
+        leg_id = headers.leg_id(job.incoming.request_id, job.unique, Leg.DECODE, job.attempts + 1)
+        self._releaser.give_up(job.handle, job.incoming.headers, leg_id)
         job.handle = None
 
 

@@ -83,9 +83,20 @@ async def test_a_handle_that_cannot_be_given_up_is_counted():
     async with cluster() as up:
         for worker in up.parts.workers.all():
             up.parts.workers.drain(worker.name)
-        up.parts.releaser.give_up(Handle(params=handle(), prefill_node="p", generation=0, received_at_s=0.0), "id")
+        up.parts.releaser.give_up(Handle(params=handle(), prefill_node="p", generation=0, received_at_s=0.0), {}, "id")
         await up.parts.releaser.settle()
         assert up.metric('kairos_router_stranded_kv_total{cause="no-decode-node"}') == 1
+
+
+@pytest.mark.parametrize(("answer", "stranded"), [(404, 0), (401, 1), (200, 1)])
+async def test_only_the_refusal_of_the_model_frees_a_handle(answer, stranded):
+    """Case 34: a 401 comes from a layer that never looked at the handle."""
+    async with cluster(decode=[status(answer)]) as up:
+        held = Handle(params=handle(), prefill_node="p", generation=0, received_at_s=0.0)
+        up.parts.releaser.give_up(held, {"authorization": "Bearer client"}, "id")
+        await up.parts.releaser.settle()
+        assert up.decode[0].received[0].headers["authorization"] == "Bearer client"
+        assert up.metric('kairos_router_stranded_kv_total{cause="release-failed"}') == stranded
 
 
 async def test_a_handle_whose_use_is_unknown_is_given_up():
