@@ -28,6 +28,8 @@ def corrected(report: NodeState, requests: Iterable[InFlight], shown_until_s: fl
     """
     sums = _Sums(report, shown_until_s)
     for request in requests:
+        if request.first_token_at_s <= shown_until_s:
+            continue  # most of a busy node's requests: the report has all of them
         if request.prefill_node == report.node_id:
             sums.add_prefill(request)
         if request.decode_node == report.node_id:

@@ -22,6 +22,16 @@ class PrefillTotals(NamedTuple):
     attention_work: float  # sum over chunks of n*p + n*n/2
 
 
+class ScheduleBound(Protocol):
+    """Bounds schedules of one prompt from below, in seconds; inf: surely infeasible. 0.0 is always valid."""
+
+    def loose_s(self, loads: Sequence[tuple[int, int]]) -> Sequence[float]:
+        """Bound the schedule beside each (B, K) of `loads`; asked of every decode node, so it must be cheap."""
+
+    def tight_s(self, load: tuple[int, int]) -> float:
+        """Bound the schedule beside one (B, K); asked of the nodes that the loose bounds leave."""
+
+
 class StepLatencyModel(Protocol):
     """Predicts engine steps (paper Eq. 4). Must not decrease as the batch grows in any argument."""
 
@@ -42,19 +52,10 @@ class StepLatencyModel(Protocol):
     def prefill_total_s(self, totals: PrefillTotals) -> float:
         """Predict the whole of a sequence of prefill-only steps, in seconds."""
 
-    def schedule_floors_s(
-        self,
-        loads: Sequence[tuple[int, int]],
-        *,
-        prompt_tokens: int,
-        done_tokens: int,
-        candidates: Sequence[int],
-        limit_s: float,
-    ) -> list[float]:
-        """Bound from below what `build_schedule` would predict beside each (B, K) of `loads`; inf: surely infeasible.
-
-        Asked of all decode nodes at once, so it must be cheap; 0.0 is always a valid answer.
-        """
+    def schedule_bound(
+        self, *, prompt_tokens: int, done_tokens: int, candidates: Sequence[int], limit_s: float
+    ) -> ScheduleBound:
+        """Return bounds on what `build_schedule` would predict for the same arguments."""
 
     def in_fitted_range(self, batch: BatchShape) -> bool:
         """Say whether `batch` lies inside the shapes the model was fitted on."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
 from math import isfinite
 
-from vllm_kairos.core.floors import idle_floor_s, mixed_floor
+from vllm_kairos.core.bounds import LinearScheduleBound
 from vllm_kairos.core.latency import Line, PrefillTotals
 from vllm_kairos.core.shapes import BatchShape
 from vllm_kairos.errors import ProfileError
@@ -139,20 +139,11 @@ class LinearStepModel:
             + per_work_s * totals.attention_work
         )
 
-    def schedule_floors_s(
-        self,
-        loads: Sequence[tuple[int, int]],
-        *,
-        prompt_tokens: int,
-        done_tokens: int,
-        candidates: Sequence[int],
-        limit_s: float,
-    ) -> list[float]:
-        """Bound from below the schedule beside each (B, K) of `loads`, in seconds; see `floors`."""
-        left = prompt_tokens - done_tokens
-        idle_s = idle_floor_s(self._flat, left, done_tokens, candidates)
-        floor_s = mixed_floor(self._flat, left, done_tokens, candidates, limit_s)
-        return [floor_s(decodes, kv_tokens) if decodes else idle_s for decodes, kv_tokens in loads]
+    def schedule_bound(
+        self, *, prompt_tokens: int, done_tokens: int, candidates: Sequence[int], limit_s: float
+    ) -> LinearScheduleBound:
+        """Return bounds on schedules; `candidates` must descend, as for `build_schedule`."""
+        return LinearScheduleBound(self._flat, prompt_tokens - done_tokens, done_tokens, candidates, limit_s)
 
     def in_fitted_range(self, batch: BatchShape) -> bool:
         """Say whether `batch` exceeds nothing that its regime's model was fitted on."""

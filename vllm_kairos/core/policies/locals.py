@@ -7,7 +7,7 @@ from math import inf
 from typing import Protocol
 
 from vllm_kairos.core.chunking import ChunkRun, ChunkSchedule, Planned, build_schedule
-from vllm_kairos.core.latency import StepLatencyModel
+from vllm_kairos.core.latency import ScheduleBound, StepLatencyModel
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policies.pools import has_room, kv_need_tokens
 from vllm_kairos.core.settings import DecisionSettings
@@ -46,15 +46,19 @@ class SafeLocals:
 
     def best(self, request: RequestShape, nodes: Sequence[NodeState]) -> Local | None:
         """Return the node with the soonest safe first token."""
-        bounds = [(floor_s, at) for at, floor_s in enumerate(self._floors_s(request, nodes)) if floor_s < inf]
-        heapify(bounds)
+        bounds = _Bounds(self.model, request, self.settings)
+        queue = [(floor_s, at) for at, floor_s in enumerate(bounds.loose_s(nodes)) if floor_s < inf]
+        heapify(queue)
         plans: dict[tuple[int, int, int], Planned | None] = {}  # nodes in equal states share a plan
         best: tuple[float, int, str] = (inf, 0, "")
         chosen: tuple[NodeState, Planned] | None = None
-        while bounds and bounds[0][0] <= best[0]:
-            node = nodes[heappop(bounds)[1]]
+        while queue and queue[0][0] <= best[0]:
+            node = nodes[heappop(queue)[1]]
             state = (*node.decode_load, _done_tokens(request, node))
-            plan = plans[state] if state in plans else plans.setdefault(state, self.plan(request, node))
+            if state not in plans:
+                # A bound above the best is as good as no plan: the best only gets better.
+                plans[state] = self.plan(request, node) if bounds.tight_s(node) <= best[0] else None
+            plan = plans[state]
             if plan is not None and (plan.ttft_s, node.used_kv_tokens, node.node_id) < best:
                 best, chosen = (plan.ttft_s, node.used_kv_tokens, node.node_id), (node, plan)
         if chosen is None:
@@ -75,19 +79,33 @@ class SafeLocals:
             limit_s=self.settings.beta * request.tbt_slo_s,
         )
 
-    def _floors_s(self, request: RequestShape, nodes: Sequence[NodeState]) -> Sequence[float]:
-        if request.cached_tokens:
-            return [self._floor_s(request, [node], _done_tokens(request, node))[0] for node in nodes]
-        return self._floor_s(request, nodes, 0)
 
-    def _floor_s(self, request: RequestShape, nodes: Sequence[NodeState], done_tokens: int) -> Sequence[float]:
-        return self.model.schedule_floors_s(
-            [node.decode_load for node in nodes],
-            prompt_tokens=request.prompt_tokens,
-            done_tokens=done_tokens,
-            candidates=self.settings.chunk_candidates_tokens,
-            limit_s=self.settings.beta * request.tbt_slo_s,
-        )
+class _Bounds:
+    """Bounds for one request; they depend on how much of the prompt a node has cached."""
+
+    def __init__(self, model: StepLatencyModel, request: RequestShape, settings: DecisionSettings) -> None:
+        self._model, self._request, self._settings = model, request, settings
+        self._by_done_tokens: dict[int, ScheduleBound] = {}
+
+    def loose_s(self, nodes: Sequence[NodeState]) -> Sequence[float]:
+        """Bound every node, all at once where none has anything cached."""
+        if self._request.cached_tokens:
+            return [self.tight_s(node) for node in nodes]
+        return self._bound(0).loose_s([node.decode_load for node in nodes])
+
+    def tight_s(self, node: NodeState) -> float:
+        """Bound one node."""
+        return self._bound(_done_tokens(self._request, node)).tight_s(node.decode_load)
+
+    def _bound(self, done_tokens: int) -> ScheduleBound:
+        if done_tokens not in self._by_done_tokens:
+            self._by_done_tokens[done_tokens] = self._model.schedule_bound(
+                prompt_tokens=self._request.prompt_tokens,
+                done_tokens=done_tokens,
+                candidates=self._settings.chunk_candidates_tokens,
+                limit_s=self._settings.beta * self._request.tbt_slo_s,
+            )
+        return self._by_done_tokens[done_tokens]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,154 @@
+"""Added time per engine step of KairosScheduler over vLLM's own scheduler, at 256 running requests.
+
+    python -m pytest benchmarks/micro/test_scheduler.py -s
+    KAIROS_BENCH_OUT=benchmarks/results/scheduler-step.json python -m pytest benchmarks/micro/test_scheduler.py -s
+
+Both schedulers live in one process and take turns, a block of steps each, so that whatever else the
+machine does hits both; the figure is the difference of the two medians over all steps. Scenes:
+`decode` is 256 decodes and nothing else; `decode_reported` adds kairos settings and the node-state
+publisher at its default period; `deflected` adds a deflected prefill (ours: under a chunk schedule;
+stock: the same chunks by its long-prefill threshold).
+"""
+
+import json
+import os
+import platform
+import statistics
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("vllm")
+    from tests.engine.builder import build_scheduler, make_request, run_model, schedule_params, warm_decodes, write_model
+
+pytestmark = pytest.mark.vllm
+
+RUNNING = 256
+BLOCKS_OF_STEPS = 60
+STEPS_PER_BLOCK = 20
+LIMIT_S = 50e-6
+CHUNK_TOKENS = 64
+PROMPT_TOKENS = 15_000
+REPORTING = {"node_id": "d0", "role": "decode", "state_endpoint": "ipc:///tmp/kairos-bench-{}"}
+
+
+def _scheduler(model: str, scheduler_class: Any, **options: Any) -> Any:
+    return build_scheduler(
+        model, scheduler_class=scheduler_class, async_scheduling=True, max_sequences=RUNNING + 8, blocks=60_000, **options
+    )
+
+
+def _fill(scheduler: Any) -> None:
+    warm_decodes(scheduler, *(f"D{index}" for index in range(RUNNING)), prompt=64, max_tokens=8000)
+
+
+def _add_prefill(scheduler: Any, index: int, planned: bool) -> None:
+    chi = RUNNING + CHUNK_TOKENS
+    transfer = schedule_params(chi) if planned else None
+    scheduler.add_request(make_request(f"P{index}", PROMPT_TOKENS, transfer=transfer, max_tokens=1))
+
+
+def _timed_step(scheduler: Any) -> float:
+    """Seconds that one step spends in the scheduler: schedule() and update_from_output()."""
+    started_s = time.perf_counter()
+    output = scheduler.schedule()
+    scheduled_s = time.perf_counter()
+    answer = run_model(scheduler, output)
+    answered_s = time.perf_counter()
+    scheduler.update_from_output(output, answer)
+    return scheduled_s - started_s + time.perf_counter() - answered_s
+
+
+def _block(scheduler: Any, prefill: bool, planned: bool, index: int) -> list[float]:
+    if prefill and not any(request.is_prefill_chunk for request in scheduler.running):
+        _add_prefill(scheduler, index, planned)
+    return [_timed_step(scheduler) for _ in range(STEPS_PER_BLOCK)]
+
+
+def _compare(stock: Any, ours: Any, *, prefill: bool = False) -> dict[str, Any]:
+    for scheduler in (stock, ours):
+        _fill(scheduler)
+    times: dict[str, list[float]] = {"stock": [], "ours": []}
+    for index in range(BLOCKS_OF_STEPS):
+        pairs = [("stock", stock), ("ours", ours)]
+        for name, scheduler in pairs if index % 2 else reversed(pairs):
+            times[name] += _block(scheduler, prefill, name == "ours", index)
+    stock.shutdown()
+    ours.shutdown()
+    return _summary(times)
+
+
+def _summary(times: dict[str, list[float]]) -> dict[str, Any]:
+    quantiles = {name: statistics.quantiles(values, n=100) for name, values in times.items()}
+    return {
+        "steps": len(times["ours"]),
+        **{f"{name}_p{p}_us": round(q[p - 1] * 1e6, 1) for name, q in quantiles.items() for p in (50, 95, 99)},
+        "added_p50_us": round((quantiles["ours"][49] - quantiles["stock"][49]) * 1e6, 1),
+    }
+
+
+def _stock_class() -> Any:
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+    return AsyncScheduler
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def results() -> Any:
+    """Collects the scenes and writes them where KAIROS_BENCH_OUT says."""
+    collected: dict[str, Any] = {}
+    yield collected
+    print(json.dumps(collected, indent=2))  # noqa: T201
+    if out := os.environ.get("KAIROS_BENCH_OUT"):
+        import vllm
+
+        environment = {
+            "python": platform.python_version(),
+            "machine": _cpu(),
+            "cores": os.cpu_count(),
+            "vllm": vllm.__version__,
+        }
+        Path(out).write_text(
+            json.dumps({"benchmark": "scheduler step", "running": RUNNING, "environment": environment, **collected}, indent=2)
+            + "\n"
+        )
+
+
+def _cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _kairos_class() -> Any:
+    from vllm_kairos import KairosScheduler
+
+    return KairosScheduler
+
+
+def test_decodes_only(model: str, results: dict[str, Any]) -> None:
+    results["decode"] = _compare(_scheduler(model, _stock_class()), _scheduler(model, _kairos_class()))
+    assert results["decode"]["added_p50_us"] < LIMIT_S * 1e6
+
+
+def test_decodes_with_publisher(model: str, results: dict[str, Any]) -> None:
+    kairos = {**REPORTING, "state_endpoint": REPORTING["state_endpoint"].format(os.getpid())}
+    ours = _scheduler(model, _kairos_class(), kairos=kairos)
+    results["decode_reported"] = _compare(_scheduler(model, _stock_class()), ours)
+    assert results["decode_reported"]["added_p50_us"] < LIMIT_S * 1e6
+
+
+def test_deflected_prefill(model: str, results: dict[str, Any]) -> None:
+    stock = _scheduler(model, _stock_class(), long_prefill_threshold=CHUNK_TOKENS)
+    results["deflected"] = _compare(stock, _scheduler(model, _kairos_class()), prefill=True)
+    assert results["deflected"]["added_p50_us"] < LIMIT_S * 1e6
