@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 from vllm_kairos.core.latency import Line, StepLatencyModel
 from vllm_kairos.core.shapes import BatchShape
@@ -170,17 +170,26 @@ class _Plan:
 
 def _sum_of_largest(lines: Sequence[Line], steps: int) -> float:
     """Sum, over `steps` steps, the largest of `lines` at each, in time that grows with the lines alone."""
+    top = max(lines)
+    last = steps - 1
+    top_last_s = top.first_s + last * top.slope_s
+    if all(line.first_s + last * line.slope_s <= top_last_s for line in lines):
+        return _series_s(top, 0, steps)  # the line on top at the start stays there
     total_s, step = 0.0, 0
     while step < steps:
         top = max(lines, key=lambda line: (line.first_s + step * line.slope_s, line.slope_s))
         end = min([steps, *(_overtakes(line, top, step) for line in lines if line.slope_s > top.slope_s)])
-        count = end - step
-        total_s += count * (top.first_s + top.slope_s * (step + end - 1) / 2)
+        total_s += _series_s(top, step, end)
         step = end
     return total_s
+
+
+def _series_s(line: Line, start: int, end: int) -> float:
+    """Sum `line` over the steps from `start` up to, not including, `end`."""
+    return (end - start) * (line.first_s + line.slope_s * (start + end - 1) / 2)
 
 
 def _overtakes(line: Line, top: Line, after: int) -> int:
     """First step past `after` at which the steeper `line` is no longer below `top`."""
     crossing = (top.first_s - line.first_s) / (line.slope_s - top.slope_s)
-    return max(after + 1, -int(-crossing // 1)) if crossing < 2**62 else 2**62
+    return max(after + 1, ceil(crossing)) if crossing < 2**62 else 2**62

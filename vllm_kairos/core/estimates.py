@@ -66,11 +66,9 @@ def transfer_s(link: LinkState | None, size_bytes: int, default_bandwidth_bytes_
     return link.latency_s + (link.queued_bytes + size_bytes) / bandwidth
 
 
-def first_decode_step_s(model: StepLatencyModel, node: NodeState, request: RequestShape) -> float:
-    """Predict the decode step that yields the first token, beside all decodes that will run by then."""
-    decodes, kv_tokens = node.decode_load
-    kv_tokens += node.expected_kv_tokens + request.prompt_tokens
-    return model.latency_s(decodes + node.expected_decodes + 1, kv_tokens, 0, 0)
+def first_decode_steps_s(model: StepLatencyModel, nodes: Sequence[NodeState], request: RequestShape) -> Sequence[float]:
+    """Predict, for each node, the decode step that yields the first token, beside all decodes that will run by then."""
+    return model.joined_steps_s([node.coming_load for node in nodes], request.prompt_tokens)
 
 
 def find_link(links: Sequence[LinkState], prefill_node: str) -> LinkState | None:

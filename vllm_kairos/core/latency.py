@@ -41,6 +41,9 @@ class StepLatencyModel(Protocol):
     def latency_s(self, running_decodes: int, kv_tokens: int, prefill_tokens: int, done_tokens: int) -> float:
         """Equal `step_s` on plain numbers that the caller vouches for; the decision's hot path."""
 
+    def joined_steps_s(self, loads: Sequence[tuple[int, int]], kv_tokens: int) -> Sequence[float]:
+        """Predict the decode step beside each (B, K) of `loads` once a request of `kv_tokens` has joined it."""
+
     def run_lines(self, first: BatchShape) -> tuple[Line, ...]:
         """Describe a run of steps that starts with `first` and repeats its chunk.
 

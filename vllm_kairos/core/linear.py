@@ -116,6 +116,14 @@ class LinearStepModel:
         mixed = d0 + d1 * running_decodes + d2 * kv_tokens + (x0 + x1 * prefill_tokens + x2 * done_tokens + x3 * work)
         return mixed if mixed > alone else alone
 
+    def joined_steps_s(self, loads: Sequence[tuple[int, int]], kv_tokens: int) -> list[float]:
+        """Predict the decode step beside each (B, K) of `loads` once a request of `kv_tokens` has joined it."""
+        fixed_s, per_decode_s, per_kv_token_s = self._flat[4:7]
+        return [
+            fixed_s + per_decode_s * (decodes + 1) + per_kv_token_s * (held_tokens + kv_tokens)
+            for decodes, held_tokens in loads
+        ]
+
     def run_lines(self, first: BatchShape) -> tuple[Line, ...]:
         """Describe a run of equal chunks: the prompt's own line and, beside decodes, the mixed one."""
         decodes, chunk, done = first.running_decodes, first.prefill_tokens, first.done_tokens

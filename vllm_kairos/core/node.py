@@ -73,6 +73,7 @@ class NodeState:
     fastest_link_bytes_per_s: float = field(init=False, repr=False, compare=False, default=0.0)
     measured_links: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
     decode_load: tuple[int, int] = field(init=False, repr=False, compare=False, default=(0, 0))
+    coming_load: tuple[int, int] = field(init=False, repr=False, compare=False, default=(0, 0))
     used_kv_tokens: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -86,6 +87,8 @@ class NodeState:
         # Decodes that only wait for their KV run within milliseconds: they count in B and K.
         load = self.running_decodes + self.remote_kv_requests, self.kv_tokens + self.remote_kv_tokens
         object.__setattr__(self, "decode_load", load)
+        coming = load[0] + self.expected_decodes, load[1] + self.expected_kv_tokens
+        object.__setattr__(self, "coming_load", coming)
         used_blocks = self.total_kv_blocks - self.free_kv_blocks
         object.__setattr__(self, "used_kv_tokens", used_blocks * self.block_size_tokens)
         for name in ("token_budget_tokens", "block_size_tokens", "max_running_requests"):

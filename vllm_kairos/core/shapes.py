@@ -28,6 +28,9 @@ class BatchShape:
     done_tokens: int = 0
 
     def __post_init__(self) -> None:
+        # Spelled out: decisions build these by the dozen.
+        if self.running_decodes >= 0 and self.kv_tokens >= 0 and self.prefill_tokens >= 0 and self.done_tokens >= 0:
+            return
         for name in ("running_decodes", "kv_tokens", "prefill_tokens", "done_tokens"):
             value = getattr(self, name)
             if value < 0:

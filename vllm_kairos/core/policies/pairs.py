@@ -8,7 +8,7 @@ from typing import Protocol
 
 from vllm_kairos.core.estimates import (
     find_link,
-    first_decode_step_s,
+    first_decode_steps_s,
     prefill_completion_s,
     transfer_bytes,
     transfer_s,
@@ -70,14 +70,11 @@ class SoonestPairs:
             (prefill_completion_s(self.prefill_model, node, request), node.queued_prefill_tokens, node.node_id, node)
             for node in prefills
         )
-        names = frozenset(node.node_id for node in prefills)
-        arrivals = [(self._arrival_floor_s(request, node, names), node.used_kv_tokens, node.node_id, node) for node in decodes]
-        heapify(arrivals)
+        arrivals = self._arrivals(request, prefills, decodes)
         best: tuple[float, NodeState, NodeState] | None = None
         best_s = inf
         while arrivals and ready[0][0] + arrivals[0][0] < best_s:
-            floor_s, _, _, decode = heappop(arrivals)
-            step_s = first_decode_step_s(self.decode_model, decode, request)
+            floor_s, _, _, step_s, decode = heappop(arrivals)
             size_bytes = transfer_bytes(decode, request, self.settings)
             for ready_s, _, name, prefill in ready:
                 if ready_s + floor_s >= best_s:
@@ -91,14 +88,22 @@ class SoonestPairs:
                     best = best_s, prefill, decode
         return None if best is None else self._pair(request, *best)
 
-    def _arrival_floor_s(self, request: RequestShape, node: NodeState, prefills: frozenset[str]) -> float:
-        """Bound transfer and first decode step on `node` from below, whichever prefill node it is."""
-        rate = self.settings.default_bandwidth_bytes_per_s
-        fastest = node.fastest_link_bytes_per_s
-        if fastest > rate or prefills <= node.measured_links:
-            rate = fastest
-        size_bytes = transfer_bytes(node, request, self.settings)
-        return first_decode_step_s(self.decode_model, node, request) + size_bytes / rate
+    def _arrivals(
+        self, request: RequestShape, prefills: Sequence[NodeState], decodes: Sequence[NodeState]
+    ) -> list[tuple[float, int, str, float, NodeState]]:
+        """Heap of decode nodes by transfer and first decode step, bounded from below for all prefill nodes at once."""
+        default = self.settings.default_bandwidth_bytes_per_s
+        names = frozenset(node.node_id for node in prefills)
+        steps_s = first_decode_steps_s(self.decode_model, decodes, request)
+        arrivals = []
+        for node, step_s in zip(decodes, steps_s, strict=True):
+            rate = node.fastest_link_bytes_per_s
+            if rate < default and not names <= node.measured_links:
+                rate = default
+            floor_s = step_s + transfer_bytes(node, request, self.settings) / rate
+            arrivals.append((floor_s, node.used_kv_tokens, node.node_id, step_s, node))
+        heapify(arrivals)
+        return arrivals
 
     def _pair(self, request: RequestShape, ttft_s: float, prefill: NodeState, decode: NodeState) -> Pair:
         new = request.uncached_tokens(prefill.node_id)
