@@ -75,6 +75,7 @@ class LegFailed(KairosError):
 
     def __init__(self, leg: Leg, worker: str, failure: Failure, detail: str, answer: ServerAnswer | None = None) -> None:
         super().__init__(f"{leg} server {worker}: {failure} ({detail})")
+        self.told = f"the {leg} server failed: {failure}"  # what a client may know: no host, no engine
         self.leg = leg
         self.worker = worker
         self.failure = failure

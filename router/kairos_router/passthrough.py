@@ -7,6 +7,7 @@ the first decode server by name.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
@@ -22,6 +23,7 @@ from kairos_router.relay import is_stream
 from kairos_router.sse import StreamScanner, error_event
 from kairos_router.upstream import Answer, Call, Upstream, UpstreamFailure
 
+_LOG = logging.getLogger(__name__)
 STATEFUL_PREFIXES = ("/v1/responses",)
 
 
@@ -91,11 +93,12 @@ class Passthrough:
         await sink.finish()
 
     async def _failed(self, failure: UpstreamFailure, worker: Worker, story: Story, sink: Sink) -> None:
+        _LOG.warning("request %s: decode server %s: %s", story.request_id, worker.name, failure)
         story.error = f"decode-{failure.failure}"
         self._metrics.error(story.error)
         self._breakers.failure(worker.name, self._clock())
         if not sink.started:
-            raise Refusal(502, story.error, f"decode server {worker.name}: {failure}", retry_after_s=1.0) from failure
+            raise Refusal(502, story.error, f"the decode server failed: {failure.failure}", retry_after_s=1.0) from failure
         self._metrics.stream_error(worker)
         await sink.abort(error_event("the decode server broke off", "BadGateway", 502))
 

@@ -45,8 +45,7 @@ class Relay:
         if not scanner.complete:
             raise UpstreamFailure(Failure.BROKEN, "stream ended without a finish reason")
         await self._sink.finish()
-        if scanner.error is not None:
-            self._story.error = "error-in-stream"
+        self._story.error = "" if scanner.error is None else "error-in-stream"
 
     def _check_head(self, scanner: StreamScanner) -> None:
         """An error before any byte went out is a failed leg, not a stream: it can still be a status, or be retried."""
@@ -71,6 +70,7 @@ class Relay:
             kept = ServerAnswer(status=_FAULTY_STATUS, headers=answer.headers, body=body)
             raise UpstreamFailure(Failure.FAULTY_ANSWER, "error object in a 200", kept)
         await self._sink.whole(answer.status, self._headers(answer), body)
+        self._story.error = ""
 
     def _headers(self, answer: Answer) -> dict[str, str]:
         return {**headers.client_headers(answer.headers, request_id=self._story.request_id), **self._extra}

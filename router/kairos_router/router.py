@@ -1,6 +1,7 @@
 """The story of one request: decide, prefill leg, decode leg, and what follows when one of them fails."""
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from vllm_kairos.core.decision import Assign
 from vllm_kairos.core.events import Dispatched, Ended, Event, FirstToken, PrefillDone
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.shapes import Route
+
+_LOG = logging.getLogger(__name__)
 
 
 class View(Protocol):
@@ -126,6 +129,7 @@ class Router:
     async def _recover(self, job: Job, failed: LegFailed, sink: Sink) -> bool:
         """Do what the rules say; True when the client has its answer, False to try again."""
         rule = failures.rule(failed.leg, failed.failure)
+        _LOG.warning("request %s: %s: %s", job.incoming.request_id, failed, rule.action)
         job.story.error = f"{failed.leg}-{failed.failure}"
         self._metrics.error(job.story.error)
         self._settle_handle(job, rule.handle)
@@ -169,12 +173,12 @@ class Router:
             self._placement.leave_prefill(job)
             return
         status = 502 if failed.failure in (Failure.RESET, Failure.BROKEN) else 503
-        raise Refusal(status, f"{failed.leg}-{failed.failure}", str(failed), retry_after_s=1.0) from failed
+        raise Refusal(status, f"{failed.leg}-{failed.failure}", failed.told, retry_after_s=1.0) from failed
 
     async def _pass_answer(self, job: Job, failed: LegFailed, sink: Sink) -> None:
         answer = failed.answer
         if answer is None:
-            raise Refusal(502, f"{failed.leg}-{failed.failure}", str(failed)) from failed
+            raise Refusal(502, f"{failed.leg}-{failed.failure}", failed.told) from failed
         passed = headers.client_headers(answer.headers, request_id=job.incoming.request_id)
         await sink.whole(answer.status, passed, answer.body)
 
