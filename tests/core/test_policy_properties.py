@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import A100, clusters, models, requests
 from vllm_kairos.core.decision import Assign, Reason, Reject
-from vllm_kairos.core.estimates import find_link, first_decode_steps_s, prefill_completion_s, transfer_bytes, transfer_s
+from vllm_kairos.core.estimates import first_decode_steps_s, prefill_completion_s, transfer_bytes, transfer_s
 from vllm_kairos.core.node import NodeState, Role
 from vllm_kairos.core.policies import make_policy
 from vllm_kairos.core.policies.locals import SafeLocals
@@ -102,7 +102,7 @@ def test_the_pruned_pair_equals_trying_every_pair(model, nodes, request_):
     for prefill in prefills:
         for decode in decodes:
             if prefill is not decode:
-                link = find_link(decode.links, prefill.node_id)
+                link = decode.links_from.get(prefill.node_id)
                 size = transfer_bytes(decode, request_, SETTINGS)
                 move_s = transfer_s(link, size, SETTINGS.default_bandwidth_bytes_per_s)
                 (step_s,) = first_decode_steps_s(model, [decode], request_)

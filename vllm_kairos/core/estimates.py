@@ -71,14 +71,6 @@ def first_decode_steps_s(model: StepLatencyModel, nodes: Sequence[NodeState], re
     return model.joined_steps_s([node.coming_load for node in nodes], request.prompt_tokens)
 
 
-def find_link(links: Sequence[LinkState], prefill_node: str) -> LinkState | None:
-    """The link from `prefill_node`, None where there is none."""
-    for link in links:
-        if link.prefill_node == prefill_node:
-            return link
-    return None
-
-
 def _queue_behind(ahead: PrefillTotals, tokens: int, done: int, budget: int) -> PrefillTotals:
     """Append a prompt of `tokens` tokens, `done` of it computed, to a queue drained `budget` tokens a step."""
     first = min(tokens, budget - ahead.tokens % budget)

@@ -1,5 +1,6 @@
 """One engine as the router believes it to be."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -71,6 +72,7 @@ class NodeState:
     observed_at_s: float = 0.0  # -inf: never
     # Derived; the decision asks for them of every node, so they are worked out once per state.
     fastest_link_bytes_per_s: float = field(init=False, repr=False, compare=False, default=0.0)
+    links_from: Mapping[str, LinkState] = field(init=False, repr=False, compare=False, default_factory=dict)
     measured_links: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
     decode_load: tuple[int, int] = field(init=False, repr=False, compare=False, default=(0, 0))
     coming_load: tuple[int, int] = field(init=False, repr=False, compare=False, default=(0, 0))
@@ -82,6 +84,7 @@ class NodeState:
             if value < 0:
                 raise StateError(f"node {self.node_id!r}: {name} must be >= 0, got {value}")
         rates = {link.prefill_node: link.bandwidth_bytes_per_s for link in self.links if link.bandwidth_bytes_per_s}
+        object.__setattr__(self, "links_from", {link.prefill_node: link for link in self.links})
         object.__setattr__(self, "fastest_link_bytes_per_s", max(rates.values(), default=0.0))
         object.__setattr__(self, "measured_links", frozenset(rates))
         # Decodes that only wait for their KV run within milliseconds: they count in B and K.

@@ -7,7 +7,6 @@ from math import inf
 from typing import Protocol
 
 from vllm_kairos.core.estimates import (
-    find_link,
     first_decode_steps_s,
     prefill_completion_s,
     transfer_bytes,
@@ -71,6 +70,7 @@ class SoonestPairs:
             for node in prefills
         )
         arrivals = self._arrivals(request, prefills, decodes)
+        default = self.settings.default_bandwidth_bytes_per_s
         best: tuple[float, NodeState, NodeState] | None = None
         best_s = inf
         while arrivals and ready[0][0] + arrivals[0][0] < best_s:
@@ -81,8 +81,7 @@ class SoonestPairs:
                     break
                 if name == decode.node_id:
                     continue
-                link = find_link(decode.links, name)
-                move_s = transfer_s(link, size_bytes, self.settings.default_bandwidth_bytes_per_s)
+                move_s = transfer_s(decode.links_from.get(name), size_bytes, default)
                 if ready_s + (step_s + move_s) < best_s:
                     best_s = ready_s + (step_s + move_s)
                     best = best_s, prefill, decode
