@@ -1,16 +1,18 @@
 """The profiler's seams on the real engine: shapes run as planned, and a failed start is one line."""
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData
 
-from vllm_kairos.engine.compat_inprocess import InprocessEngine
+from vllm_kairos.engine.compat_inprocess import InprocessEngine, cpu_clock
 from vllm_kairos.errors import ConfigError, ProfileError
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +71,23 @@ def test_kv_bytes_per_token_are_those_of_the_model(result: Any) -> None:
 def test_a_scheduler_output_has_the_fields_that_steps_are_read_from() -> None:
     assert {"req_id", "num_computed_tokens"} <= set(NewRequestData.__dataclass_fields__)
     assert {"req_ids", "num_computed_tokens", "num_output_tokens"} <= set(CachedRequestData.__dataclass_fields__)
+
+
+def test_the_cpu_clock_counts_this_process_and_its_workers() -> None:
+    worker = multiprocessing.get_context("spawn").Process(target=sum, args=(range(10**12),))
+    worker.start()
+    try:
+        clock = cpu_clock()
+        began_s, own_s = clock(), time.process_time()
+        for _ in range(60_000):
+            others_s = clock() - began_s - (time.process_time() - own_s)
+            if others_s > 0.05:
+                break
+            time.sleep(0.001)
+        assert others_s > 0.05
+    finally:
+        worker.kill()
+        worker.join()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -53,7 +53,7 @@ def measure(
     os.environ.update(engine_environment(options, os.environ))
     if options.cpus is not None:
         os.sched_setaffinity(0, options.pinned_cpus())  # worker processes inherit it
-    engine = InprocessEngine.build(options.engine_argv())
+    engine = InprocessEngine.build(options.engine_argv(), one_cpu=len(options.pinned_cpus()) == 1)
     try:
         outcome = sweep(engine, options, progress_stream, lambda: clock() - started_s)
     finally:

@@ -7,7 +7,7 @@ from vllm_kairos.profiler.api import MeasuredProfile
 from vllm_kairos.profiler.recorder import OUTLIER_FACTOR, configurations
 
 # A pinned engine computes all the time; start-up waits for the disk, hence not closer to one.
-LEAST_CPU_SHARE = 0.9
+LEAST_CPU_SHARE = 0.8
 
 
 def render(measured: MeasuredProfile, path: Path) -> str:
@@ -36,7 +36,7 @@ def _notes(measured: MeasuredProfile) -> list[str]:
     ]
     if measured.cpu_share is not None and measured.cpu_share < LEAST_CPU_SHARE:
         share = f"the engine had its CPU {measured.cpu_share:.0%} of the time"
-        notes.append(f"warning: {share}; other work took the rest, so measure again on a quiet machine")
+        notes.append(f"warning: {share}; other work on it disturbs caches and memory at least")
     if recorder.unplanned_steps:
         notes.append(f"{recorder.unplanned_steps} steps were not the planned batch and were left out")
     if measured.dropped:
