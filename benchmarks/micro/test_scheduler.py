@@ -3,13 +3,15 @@
     python -m pytest benchmarks/micro/test_scheduler.py -s
     KAIROS_BENCH_OUT=benchmarks/results/scheduler-step.json python -m pytest benchmarks/micro/test_scheduler.py -s
 
-Both schedulers live in one process and take turns, a block of steps each, so that whatever else the
-machine does hits both; the figure is the difference of the two medians over all steps. Scenes:
+Both schedulers live in one process and take turns, step by step, so that whatever else the machine
+does hits both. Times are CPU seconds of the scheduler's thread, with garbage collection off; the
+figure is the median of the differences between the two steps of a turn. Scenes:
 `decode` is 256 decodes and nothing else; `decode_reported` adds kairos settings and the node-state
 publisher at its default period; `deflected` adds a deflected prefill (ours: under a chunk schedule;
 stock: the same chunks by its long-prefill threshold).
 """
 
+import gc
 import json
 import os
 import platform
@@ -24,13 +26,14 @@ import pytest
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("vllm")
-    from tests.engine.builder import build_scheduler, make_request, run_model, schedule_params, warm_decodes, write_model
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    from tests.engine.builder import build_scheduler, make_request, schedule_params, warm_decodes, write_model
 
 pytestmark = pytest.mark.vllm
 
 RUNNING = 256
-BLOCKS_OF_STEPS = 60
-STEPS_PER_BLOCK = 20
+TURNS = 1500
 LIMIT_S = 50e-6
 CHUNK_TOKENS = 64
 PROMPT_TOKENS = 15_000
@@ -43,10 +46,6 @@ def _scheduler(model: str, scheduler_class: Any, **options: Any) -> Any:
     )
 
 
-def _fill(scheduler: Any) -> None:
-    warm_decodes(scheduler, *(f"D{index}" for index in range(RUNNING)), prompt=64, max_tokens=8000)
-
-
 def _add_prefill(scheduler: Any, index: int, planned: bool) -> None:
     chi = RUNNING + CHUNK_TOKENS
     transfer = schedule_params(chi) if planned else None
@@ -54,41 +53,54 @@ def _add_prefill(scheduler: Any, index: int, planned: bool) -> None:
 
 
 def _timed_step(scheduler: Any) -> float:
-    """Seconds that one step spends in the scheduler: schedule() and update_from_output()."""
-    started_s = time.perf_counter()
+    """CPU seconds that one step spends in the scheduler: schedule() and update_from_output()."""
+    started_s = time.thread_time()
     output = scheduler.schedule()
-    scheduled_s = time.perf_counter()
-    answer = run_model(scheduler, output)
-    answered_s = time.perf_counter()
+    spent_s = time.thread_time() - started_s
+    answer = _answer(scheduler, output)
+    started_s = time.thread_time()
     scheduler.update_from_output(output, answer)
-    return scheduled_s - started_s + time.perf_counter() - answered_s
+    return spent_s + time.thread_time() - started_s
 
 
-def _block(scheduler: Any, prefill: bool, planned: bool, index: int) -> list[float]:
-    if prefill and not any(request.is_prefill_chunk for request in scheduler.running):
-        _add_prefill(scheduler, index, planned)
-    return [_timed_step(scheduler) for _ in range(STEPS_PER_BLOCK)]
+def _answer(scheduler: Any, output: Any) -> Any:
+    """The model runner's answer, without run_model's token that depends on everything before it."""
+    ids = list(output.num_scheduled_tokens)
+    sampled = [[] if scheduler.requests[name].is_prefill_chunk else [7] for name in ids]
+    return ModelRunnerOutput(
+        req_ids=ids,
+        req_id_to_index={name: index for index, name in enumerate(ids)},
+        sampled_token_ids=sampled,
+        logprobs=None,
+        prompt_logprobs_dict={},
+        pooler_output=[],
+    )
 
 
 def _compare(stock: Any, ours: Any, *, prefill: bool = False) -> dict[str, Any]:
-    for scheduler in (stock, ours):
-        _fill(scheduler)
+    schedulers = {"stock": stock, "ours": ours}
+    for scheduler in schedulers.values():
+        warm_decodes(scheduler, *(f"D{index}" for index in range(RUNNING)), prompt=64, max_tokens=8000)
     times: dict[str, list[float]] = {"stock": [], "ours": []}
-    for index in range(BLOCKS_OF_STEPS):
-        pairs = [("stock", stock), ("ours", ours)]
-        for name, scheduler in pairs if index % 2 else reversed(pairs):
-            times[name] += _block(scheduler, prefill, name == "ours", index)
+    gc.collect()
+    gc.disable()
+    for turn in range(TURNS):
+        for name in ("stock", "ours") if turn % 2 else ("ours", "stock"):
+            scheduler = schedulers[name]
+            if prefill and len(scheduler.running) == RUNNING and not scheduler.waiting:
+                _add_prefill(scheduler, turn, name == "ours")
+            times[name].append(_timed_step(scheduler))
+    gc.enable()
     stock.shutdown()
     ours.shutdown()
     return _summary(times)
 
 
 def _summary(times: dict[str, list[float]]) -> dict[str, Any]:
-    quantiles = {name: statistics.quantiles(values, n=100) for name, values in times.items()}
-    return {
-        "steps": len(times["ours"]),
-        **{f"{name}_p{p}_us": round(q[p - 1] * 1e6, 1) for name, q in quantiles.items() for p in (50, 95, 99)},
-        "added_p50_us": round((quantiles["ours"][49] - quantiles["stock"][49]) * 1e6, 1),
+    added = [ours - stock for ours, stock in zip(times["ours"], times["stock"], strict=True)]
+    quantiles = {name: statistics.quantiles(values, n=100) for name, values in {**times, "added": added}.items()}
+    return {"turns": TURNS} | {
+        f"{name}_p{p}_us": round(q[p - 1] * 1e6, 1) for name, q in quantiles.items() for p in (25, 50, 75, 95)
     }
 
 
