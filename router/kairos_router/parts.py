@@ -70,6 +70,20 @@ class Parts:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """What most of the objects are given."""
+
+    config: RouterConfig
+    view: View
+    upstream: Upstream
+    clock: Callable[[], float]
+    metrics: RouterMetrics
+    workers: WorkerRegistry
+    breakers: Breakers
+    handles: HandleBook
+
+
 def build_parts(
     config: RouterConfig,
     *,
@@ -81,73 +95,98 @@ def build_parts(
     tokenizer: PromptTokenizer | None = None,
 ) -> Parts:
     """Build a router; nothing is started and no worker is registered."""
-    metrics = RouterMetrics(compat=config.compat_metrics)
-    handles = HandleBook(max_age_s=config.limits.kv_lease_s - config.limits.kv_lease_margin_s)
-    workers = WorkerRegistry(view)
-    breakers = _breakers(config, workers, metrics)
+    shared = _share(config, view, upstream, clock)
+    metrics, workers = shared.metrics, shared.workers
     tokens = TokenCounter(config.tokens, tokenizer)
     placement = Placement(policy=policy, view=view, workers=workers, metrics=metrics, clock=clock)
     releaser = HandleReleaser(upstream=upstream, metrics=metrics, pick_decode=placement.pick_decode, api_key=config.api_key)
-    legs = Legs(
-        upstream=upstream,
+    intake = Intake(tokens=tokens, workers=workers, deflect=config.deflect)
+    router = _router(shared, intake, placement, releaser)
+    drain = Drain()
+    return Parts(
+        config=config,
+        view=view,
         workers=workers,
-        breakers=breakers,
+        breakers=shared.breakers,
         metrics=metrics,
-        handles=handles,
+        access_log=access_log,
+        tokens=tokens,
+        handles=shared.handles,
+        placement=placement,
+        releaser=releaser,
+        intake=intake,
+        router=router,
+        front=_front(shared, router, _passthrough(shared, placement), drain, access_log),
+        drain=drain,
         clock=clock,
+    )
+
+
+def _share(config: RouterConfig, view: View, upstream: Upstream, clock: Callable[[], float]) -> _Shared:
+    metrics = RouterMetrics(compat=config.compat_metrics)
+    workers = WorkerRegistry(view)
+    return _Shared(
+        config=config,
+        view=view,
+        upstream=upstream,
+        clock=clock,
+        metrics=metrics,
+        workers=workers,
+        breakers=_breakers(config, workers, metrics),
+        handles=HandleBook(max_age_s=config.limits.kv_lease_s - config.limits.kv_lease_margin_s),
+    )
+
+
+def _router(shared: _Shared, intake: Intake, placement: Placement, releaser: HandleReleaser) -> Router:
+    config = shared.config
+    legs = Legs(
+        upstream=shared.upstream,
+        workers=shared.workers,
+        breakers=shared.breakers,
+        metrics=shared.metrics,
+        handles=shared.handles,
+        clock=shared.clock,
         api_key=config.api_key,
     )
-    intake = Intake(tokens=tokens, workers=workers, deflect=config.deflect)
-    router = Router(
+    return Router(
         intake=intake,
         placement=placement,
         legs=legs,
-        view=view,
-        handles=handles,
+        view=shared.view,
+        handles=shared.handles,
         releaser=releaser,
-        metrics=metrics,
-        clock=clock,
+        metrics=shared.metrics,
+        clock=shared.clock,
         settings=FlowSettings(
             request_timeout_s=config.limits.request_timeout_s,
             retry=config.retry,
             decision_headers=config.decision_headers,
         ),
     )
-    passthrough = Passthrough(
-        upstream=upstream,
+
+
+def _passthrough(shared: _Shared, placement: Placement) -> Passthrough:
+    return Passthrough(
+        upstream=shared.upstream,
         placement=placement,
-        breakers=breakers,
-        metrics=metrics,
-        clock=clock,
-        request_timeout_s=config.limits.request_timeout_s,
-        api_key=config.api_key,
+        breakers=shared.breakers,
+        metrics=shared.metrics,
+        clock=shared.clock,
+        request_timeout_s=shared.config.limits.request_timeout_s,
+        api_key=shared.config.api_key,
     )
-    drain = Drain()
-    front = Front(
+
+
+def _front(shared: _Shared, router: Router, passthrough: Passthrough, drain: Drain, access_log: AccessLog) -> Front:
+    limits = shared.config.limits
+    return Front(
         router=router,
         passthrough=passthrough,
-        admission=Admission(config.limits, metrics, clock),
-        ledger=Ledger(metrics=metrics, access_log=access_log, clock=clock),
+        admission=Admission(limits, shared.metrics, shared.clock),
+        ledger=Ledger(metrics=shared.metrics, access_log=access_log, clock=shared.clock),
         drain=drain,
-        request_id_headers=config.request_id_headers,
-        body_timeout_s=config.limits.request_timeout_s,
-    )
-    return Parts(
-        config=config,
-        view=view,
-        workers=workers,
-        breakers=breakers,
-        metrics=metrics,
-        access_log=access_log,
-        tokens=tokens,
-        handles=handles,
-        placement=placement,
-        releaser=releaser,
-        intake=intake,
-        router=router,
-        front=front,
-        drain=drain,
-        clock=clock,
+        request_id_headers=shared.config.request_id_headers,
+        body_timeout_s=limits.request_timeout_s,
     )
 
 
