@@ -9,6 +9,7 @@ import yaml
 
 from kairos_router.config import PrefillTarget
 from kairos_router.flags import FLAGS, REFUSED, Flag, Shape
+from vllm_kairos.cli.command import OneLineParser
 from vllm_kairos.errors import ConfigError
 
 PREFIX = "KAIROS_ROUTER_"
@@ -16,24 +17,17 @@ CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 _BY_FIELD = {flag.field: flag for flag in FLAGS}
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """An argparse parser whose every complaint is one ConfigError naming the flag."""
+class RouterParser(OneLineParser):
+    """Refuses vllm-router's flags that we do not serve by saying why."""
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        parsed, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            _refuse(unknown)
-        return parsed
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message.removeprefix("argument "))
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        _refuse(unknown)
 
 
 def make_parser(prog: str) -> argparse.ArgumentParser:
     """Build the parser; flags that were not given leave no attribute behind."""
-    parser = OneLineParser(
+    parser = RouterParser(
         prog=prog,
-        allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         description="OpenAI-compatible router for disaggregated vLLM servers that deflects prefills to decode servers.",
         epilog=f"Every flag is also a key of the --config file and a variable {PREFIX}<NAME>; flags win over variables, "

@@ -36,12 +36,24 @@ def test_bad_input_is_one_line_and_a_status(
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [["up", "--prefil", "1"], ["up", "--device", "tpu"], ["demo", "--nope"]])
-def test_an_unknown_flag_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(words)
-    assert stopped.value.code == 2
-    assert words[1] in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["up", "--prefil", "1"],
+        ["up", "--device", "tpu"],
+        ["up", "--decode", "two"],
+        ["demo", "--nope"],
+        ["profile", "--out", "x.json"],
+        ["decide", "--tokens", "9"],
+        ["router", "--no-such-flag"],
+    ],
+)
+def test_a_bad_flag_is_refused_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("kairos: ")
+    assert "--" in error
 
 
 def test_flags_win_over_the_file(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from vllm_kairos.cli.command import Command
+from vllm_kairos.cli.command import Command, OneLineParser
 from vllm_kairos.core.decision import Assign, Decision, Explanation, NodeVerdict
 from vllm_kairos.core.settings import DecisionSettings, PrefillUnavailable
 from vllm_kairos.core.shapes import RequestShape
@@ -20,12 +20,11 @@ example:
 
 def make_parser(prog: str) -> argparse.ArgumentParser:
     """Build the parser of `kairos decide`."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog=prog,
         description=__doc__,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     defaults = DecisionSettings()
     add = parser.add_argument

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_kairos.cli.command import Command
+from vllm_kairos.cli.command import Command, OneLineParser
 
 if TYPE_CHECKING:
     from vllm_kairos.cluster.local import LocalCluster
@@ -27,9 +27,7 @@ Flags win over the file. Flags after `--` go to every vLLM server.
 
 def make_parser(prog: str) -> argparse.ArgumentParser:
     """Build the parser of `kairos up`; every default is None so that the file's values can shine through."""
-    parser = argparse.ArgumentParser(
-        prog=prog, description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = OneLineParser(prog=prog, description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings (YAML)")
     parser.add_argument("--prefill", type=int, metavar="N", help="prefill servers (1)")
     parser.add_argument("--decode", type=int, metavar="N", help="decode servers (1)")

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_kairos.cli.command import Command
+from vllm_kairos.cli.command import Command, OneLineParser
 from vllm_kairos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def make_parser(prog: str) -> argparse.ArgumentParser:
     """Build the parser of `kairos demo`."""
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__, allow_abbrev=False)
+    parser = OneLineParser(prog=prog, description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("kairos-demo"), metavar="DIR", help="where results go (kairos-demo)")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each policy, alternating (1)")
     parser.add_argument("--duration-s", type=float, default=75.0, metavar="S", help="length of one run's load (75)")

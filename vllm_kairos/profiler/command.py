@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from vllm_kairos.cli.command import Command
+from vllm_kairos.cli.command import Command, OneLineParser
 from vllm_kairos.profiler.options import DEFAULT_CHUNK_CANDIDATES, FULL_BUDGET_S, QUICK_BUDGET_S, ProfileOptions, check_output
 
 _EPILOG = """\
@@ -18,9 +18,7 @@ Give the engine the flags its servers are started with; flags without an option 
 
 def make_parser(prog: str) -> argparse.ArgumentParser:
     """Build the parser of `kairos profile`."""
-    parser = argparse.ArgumentParser(
-        prog=prog, description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = OneLineParser(prog=prog, description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="model folder or hub name")
     parser.add_argument("--out", required=True, type=Path, help="profile to write (JSON)")
     parser.add_argument("--quick", action="store_true", help="coarser sweep, under 3 minutes on 2 CPU cores")
