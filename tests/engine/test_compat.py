@@ -72,6 +72,12 @@ def test_schedule_asks_about_every_request_it_schedules() -> None:
     assert names == ["self", "request", "num_computed_tokens", "num_new_tokens"]
 
 
+def test_nothing_is_reserved_without_look_ahead(build: Any) -> None:
+    scheduler = build()
+    assert scheduler.num_prefill_lookahead == 0
+    assert [scheduler._reserve_prefill_lookahead(make_request("A", 10), 9, new) for new in (1, 5)] == [1, 5]
+
+
 def test_split_and_encoder_seams() -> None:
     split = list(inspect.signature(Scheduler._mamba_block_aligned_split).parameters)
     assert split[:5] == ["self", "request", "num_new_tokens", "num_new_local_computed_tokens", "num_external_computed_tokens"]

@@ -81,8 +81,13 @@ class Clock:
 @pytest.fixture
 def reported(build: Any) -> tuple[Any, Recorder, Clock]:
     """A decode node's scheduler that reports into a list, on a clock that the test moves."""
+    return reporting(build, async_scheduling=False)
+
+
+def reporting(build: Any, *, async_scheduling: bool) -> tuple[Any, Recorder, Clock]:
     kairos = {"node_id": "d0", "role": "decode", "default_chunk_tokens": 32, "heartbeat_period_s": 0.1}
-    scheduler = build(kairos=kairos, connector="KairosNixlConnector", token_budget=256, blocks=100)
+    options = {"connector": "KairosNixlConnector", "token_budget": 256, "blocks": 100}
+    scheduler = build(kairos=kairos, async_scheduling=async_scheduling, **options)
     recorder, clock = Recorder(), Clock()
     settings = parse_settings({"kairos": kairos})
     scheduler._kairos_reporter = StateReporter(scheduler, settings, recorder, clock)  # type: ignore[arg-type]
@@ -199,9 +204,8 @@ def test_step_samples_are_measured_from_schedule_to_update(reported: tuple[Any, 
     assert sample.step_s == pytest.approx(0.25)
 
 
-def test_overlapping_steps_are_timed_one_after_the_other(reported: tuple[Any, Recorder, Clock]) -> None:
-    scheduler, recorder, clock = reported
-    scheduler.scheduler_config.async_scheduling = True
+def test_overlapping_steps_are_timed_one_after_the_other(build: Any) -> None:
+    scheduler, recorder, clock = reporting(build, async_scheduling=True)
     warm_decodes(scheduler, "A")
     clock.now_s += 1
     first = scheduler.schedule()

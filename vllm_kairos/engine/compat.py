@@ -7,6 +7,7 @@ function or class whose docstring names it; tests/engine/test_compat.py fails wh
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any
 
 import vllm
@@ -37,18 +38,16 @@ class SchedulerBase(AsyncScheduler):
 
     Seam: vLLM turns async scheduling on by default and uses a custom class in both modes, so a
     class for both must be an AsyncScheduler. AsyncScheduler overrides `_update_after_schedule` and
-    `_update_request_with_output` (0.30-0.33); with async scheduling off they step aside here, which
-    makes us the plain Scheduler that vLLM itself would have used.
+    `_update_request_with_output` (0.30-0.33); with async scheduling off the plain Scheduler's take
+    their place on the instance, as vLLM itself would have used that class. (On the instance, because
+    the second one is called for every request in every step.)
     """
 
-    def _update_after_schedule(self, *args: Any, **kwargs: Any) -> Any:
-        return self._mode()._update_after_schedule(*args, **kwargs)
-
-    def _update_request_with_output(self, *args: Any, **kwargs: Any) -> Any:
-        return self._mode()._update_request_with_output(*args, **kwargs)
-
-    def _mode(self) -> Any:
-        return super() if self.scheduler_config.async_scheduling else super(AsyncScheduler, self)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.scheduler_config.async_scheduling:
+            for name in ("_update_after_schedule", "_update_request_with_output"):
+                setattr(self, name, MethodType(getattr(Scheduler, name), self))
 
 
 def state_of(request: Any) -> Any:
@@ -141,18 +140,22 @@ def limited_requests(scheduler: Any, limit: Callable[[Any, int, int], int], free
     """Pass each request's new tokens of this step through `limit(request, computed, new)`.
 
     Seam: schedule() calls `_reserve_prefill_lookahead(request, computed, new)` once for every request
-    that it is about to schedule, running or waiting, and takes the result (0.30-0.33). Installed on
-    the instance and only for steps that need it, so that other steps cost nothing. Running requests
-    past their prompt that ask for at most `free_width` tokens are not asked about.
+    that it is about to schedule, running or waiting, and takes the result (0.30-0.33); it reserves
+    nothing without a drafter's look-ahead. Installed on the instance and only for steps that need
+    it, so that other steps cost nothing. Running requests past their prompt that ask for at most
+    `free_width` tokens are not asked about.
     """
     if HAS_LIMIT_HOOK:
         yield
         return
     reserve = scheduler._reserve_prefill_lookahead
     running = RequestStatus.RUNNING
+    reserves_nothing = scheduler.num_prefill_lookahead == 0
 
     def limited(request: Any, num_computed_tokens: int, num_new_tokens: int, **extra: Any) -> Any:
         if num_new_tokens <= free_width and not request.is_prefill_chunk and request.status is running:
+            if reserves_nothing and num_new_tokens > 0:
+                return num_new_tokens
             return reserve(request, num_computed_tokens, num_new_tokens, **extra)
         allowed = limit(request, num_computed_tokens, num_new_tokens)
         kept = reserve(request, num_computed_tokens, allowed, **extra)
