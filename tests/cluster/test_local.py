@@ -64,7 +64,12 @@ def _grandchild(log: Path) -> int:
 async def test_everything_a_cluster_started_is_gone_after_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("vllm_kairos.cluster.process.GRACE_S", 1.0)
     async with _cluster(monkeypatch, tmp_path, SERVER, SERVER) as cluster:
-        pids = [cluster.pid("p0"), cluster.pid("d0"), _grandchild(tmp_path / "p0.log"), _grandchild(tmp_path / "d0.log")]
+        pids = [
+            cluster.pid("p0"),
+            cluster.pid("d0"),
+            _grandchild(tmp_path / "p0-output.log"),
+            _grandchild(tmp_path / "d0-output.log"),
+        ]
         assert all(_alive(pid) for pid in pids)
     await asyncio.sleep(0.1)
     assert not any(_alive(pid) for pid in pids)
@@ -74,7 +79,7 @@ async def test_a_death_at_start_up_is_told_with_its_cause_and_ends_the_rest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cluster = _cluster(monkeypatch, tmp_path, SERVER, DIES)
-    with pytest.raises(ClusterError, match=r"d0 ended with status 3: ValueError: no such thing: 7 \(log: .*d0\.log\)"):
+    with pytest.raises(ClusterError, match=r"d0 ended with status 3: ValueError: no such thing: 7 \(log: .*d0-output\.log\)"):
         await cluster.start()
     with pytest.raises(KeyError):
         cluster.pid("p0")
@@ -90,7 +95,7 @@ async def test_a_death_later_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 async def test_a_server_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     silent = "import time; time.sleep(600)"
     cluster = _cluster(monkeypatch, tmp_path, silent, silent, startup_timeout_s=0.3)
-    with pytest.raises(ClusterError, match=r"p0 must be healthy within 0\.3 s; its log is .*p0\.log"):
+    with pytest.raises(ClusterError, match=r"p0 must be healthy within 0\.3 s; its log is .*p0-output\.log"):
         await cluster.start()
 
 

@@ -5,6 +5,7 @@ import json
 from vllm_kairos.demo.answers import AnswerCheck
 from vllm_kairos.demo.client import Sample
 from vllm_kairos.demo.figures import Transfers
+from vllm_kairos.demo.load import LoadSettings
 from vllm_kairos.demo.plot import draw
 from vllm_kairos.demo.report import render
 from vllm_kairos.demo.run import POLICIES, DemoResult, DemoSettings, PolicyRun
@@ -23,7 +24,12 @@ def _result(answers: AnswerCheck | None) -> DemoResult:
     ttfts_s = {"never": (4.0, 6.0, 5.0), "kairos": (2.0, 1.0, 3.0)}
     runs = [_run(policy, repeat, ttfts_s[policy][repeat]) for repeat in range(3) for policy in POLICIES]
     unloaded = (Sample(due_s=0.0, prompt_tokens=9, wanted_tokens=1, token_times_s=(1.0,)),)
-    return DemoResult(settings=DemoSettings(repeats=3), unloaded=unloaded, runs=tuple(runs), answers=answers)
+    return DemoResult(
+        settings=DemoSettings(load=LoadSettings(rate_per_s=1.0), repeats=3),
+        unloaded=unloaded,
+        runs=tuple(runs),
+        answers=answers,
+    )
 
 
 def test_the_summary_takes_medians_over_the_repeats() -> None:

@@ -93,7 +93,7 @@ class LocalCluster:
         self._children.clear()
 
     def _start(self, plan: ProcessPlan) -> None:
-        self._children[plan.name] = Child(plan, self.log_dir / f"{plan.name}.log")
+        self._children[plan.name] = Child(plan, self.log_dir / f"{plan.name}-output.log")
         self._report(plan.name, "starting")
 
     async def _all_healthy(self, names: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ class Child:
     def __init__(self, plan: ProcessPlan, log: Path) -> None:
         self.plan = plan
         self.log = log
-        self._read_bytes = 0
+        self._read_bytes = log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
             self._popen = subprocess.Popen(
                 plan.argv,

@@ -88,14 +88,13 @@ async def _stream(session: aiohttp.ClientSession, body: dict[str, object], due_s
     async with session.post("/v1/completions", json=body) as answer:
         if answer.status != 200:
             raise ValueError(f"status {answer.status}: {(await answer.text())[:200]}")
-        async for line in answer.content:
-            if not line.startswith(b"data:"):
-                continue
-            if line.startswith(b"data: [DONE]"):
-                return
-            tokens = _tokens_in(line[len(b"data:") :])
-            times_s.extend([time.perf_counter() - due_s] * tokens)
-    raise ValueError("the stream ended without [DONE]")
+        is_done = False
+        async for line in answer.content:  # to its very end: leaving earlier would look like a lost client
+            is_done = is_done or line.startswith(b"data: [DONE]")
+            if line.startswith(b"data:") and not is_done:
+                times_s.extend([time.perf_counter() - due_s] * _tokens_in(line[len(b"data:") :]))
+    if not is_done:
+        raise ValueError("the stream ended without [DONE]")
 
 
 def _tokens_in(event: bytes) -> int:

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,18 @@ if TYPE_CHECKING:
     from vllm_kairos.demo.run import DemoResult, DemoSettings
 
 
+_UNTIL_PROFILED_PER_S = 1.0
+
+
 def make_parser(prog: str) -> argparse.ArgumentParser:
     """Build the parser of `kairos demo`."""
     parser = OneLineParser(prog=prog, description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("kairos-demo"), metavar="DIR", help="where results go (kairos-demo)")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each policy, alternating (1)")
     parser.add_argument("--duration-s", type=float, default=75.0, metavar="S", help="length of one run's load (75)")
-    parser.add_argument("--rate", type=float, metavar="R", help="requests per second")
+    parser.add_argument("--rate", type=float, metavar="R", help="requests per second within a burst (from --pressure)")
+    pressure = "rate of a burst as a multiple of what the prefill server can take by the profile (1.5)"
+    parser.add_argument("--pressure", type=float, default=1.5, metavar="X", help=pressure)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of arrivals and lengths (0)")
     parser.add_argument("--ttft-slo-ms", type=float, default=4000.0, metavar="MS", help="TTFT objective (4000)")
     parser.add_argument("--tbt-slo-ms", type=float, default=250.0, metavar="MS", help="TBT objective (250)")
@@ -40,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     out = _out_dir(arguments.out)
     progress = DemoProgress()
     profile = _profile(arguments, settings, progress)
+    if arguments.rate is None:
+        settings = _with_pressure(settings, profile, arguments.pressure)
     result = asyncio.run(_until_signalled(settings, profile, progress))
     summary = _write(result, profile, out)
     return 0 if _is_good(summary) else 1
@@ -56,14 +64,25 @@ def settings_from(arguments: argparse.Namespace) -> "DemoSettings":
     for name in ("ttft_slo_ms", "tbt_slo_ms"):
         if not 0 < getattr(arguments, name) < float("inf"):
             raise ConfigError(f"--{name.replace('_', '-')} must be a finite number > 0, got {getattr(arguments, name)}")
-    rate: dict[str, Any] = {} if arguments.rate is None else {"rate_per_s": arguments.rate}
+    if not 0 < arguments.pressure < float("inf"):
+        raise ConfigError(f"--pressure must be a finite number > 0, got {arguments.pressure}")
+    rate_per_s = _UNTIL_PROFILED_PER_S if arguments.rate is None else arguments.rate
     return DemoSettings(
-        load=LoadSettings(duration_s=arguments.duration_s, seed=arguments.seed, **rate),
+        load=LoadSettings(rate_per_s=rate_per_s, duration_s=arguments.duration_s, seed=arguments.seed),
         objectives=Objectives(ttft_s=arguments.ttft_slo_ms / 1e3, tbt_s=arguments.tbt_slo_ms / 1e3),
         repeats=arguments.repeats,
         model=arguments.model,
         check_answers=arguments.check_answers,
     )
+
+
+def _with_pressure(settings: "DemoSettings", profile: Path, pressure: float) -> "DemoSettings":
+    """The same pressure on every machine: its rate follows from the machine's profile."""
+    from vllm_kairos.demo.load import mean_prompt_s
+    from vllm_kairos.fitting.artifact import load_profile
+
+    prompt_s = mean_prompt_s(settings.load, load_profile(profile).step_model)
+    return replace(settings, load=replace(settings.load, rate_per_s=pressure / prompt_s))
 
 
 def _out_dir(path: Path) -> Path:

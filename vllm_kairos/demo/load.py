@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
+from vllm_kairos.core.latency import StepLatencyModel
+from vllm_kairos.core.shapes import BatchShape
 from vllm_kairos.errors import ConfigError
 
 LENGTHS_FILE = "azure_conv_2023_lengths.csv"
@@ -15,20 +17,21 @@ _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 1_000, 40_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """What to send. The inter-arrival times are gamma distributed with squared coefficient of variation `scv`."""
+    """What to send: bursts of Poisson arrivals at `rate_per_s`, `burst_s` long, with pauses between them."""
 
+    rate_per_s: float
     duration_s: float = 75.0
-    rate_per_s: float = 1.6
-    scv: float = 8.0
-    prompt_scale: float = 0.5
+    burst_s: float = 15.0
+    pause_s: float = 15.0
+    prompt_scale: float = 0.35
     output_scale: float = 0.15
     min_prompt_tokens: int = 32
-    max_prompt_tokens: int = 2048
+    max_prompt_tokens: int = 1536
     max_output_tokens: int = 64
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("duration_s", "rate_per_s", "scv", "prompt_scale", "output_scale"):
+        for name in ("rate_per_s", "duration_s", "burst_s", "pause_s", "prompt_scale", "output_scale"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
 
@@ -63,20 +66,38 @@ def one_by_one(load: Sequence[PlannedRequest], count: int) -> tuple[PlannedReque
     return tuple(ordered[step // 2 :: step][:count])
 
 
+def mean_prompt_s(settings: LoadSettings, model: StepLatencyModel) -> float:
+    """Seconds that a prefill server of this latency model takes for one of the load's prompts, on average."""
+    prompts = [_scaled(settings, row)[0] for row in _rows()]
+    return sum(model.step_s(_alone(tokens)) for tokens in prompts) / len(prompts)
+
+
+def _alone(prompt_tokens: int) -> BatchShape:
+    return BatchShape(running_decodes=0, kv_tokens=0, prefill_tokens=prompt_tokens, done_tokens=0)
+
+
 def _arrivals(settings: LoadSettings) -> list[float]:
+    """Poisson arrivals on the time line of the bursts alone, with the pauses put between them afterwards."""
     source = random.Random(f"{settings.seed} arrivals")
-    shape = 1 / settings.scv
-    scale_s = settings.scv / settings.rate_per_s
-    times_s = [0.0]
-    while times_s[-1] < settings.duration_s:
-        times_s.append(times_s[-1] + source.gammavariate(shape, scale_s))
-    return times_s[:-1]
+    period_s = settings.burst_s + settings.pause_s
+    times_s: list[float] = []
+    busy_s = 0.0
+    while True:
+        at_s = busy_s // settings.burst_s * period_s + busy_s % settings.burst_s
+        if at_s >= settings.duration_s:
+            return times_s
+        times_s.append(at_s)
+        busy_s += source.expovariate(settings.rate_per_s)
 
 
 def _lengths(settings: LoadSettings, count: int) -> list[tuple[int, int]]:
     source = random.Random(f"{settings.seed} lengths")
-    rows = list(csv.DictReader(files("vllm_kairos.demo").joinpath("data", LENGTHS_FILE).read_text().splitlines()))
+    rows = _rows()
     return [_scaled(settings, source.choice(rows)) for _ in range(count)]
+
+
+def _rows() -> list[dict[str, str]]:
+    return list(csv.DictReader(files("vllm_kairos.demo").joinpath("data", LENGTHS_FILE).read_text().splitlines()))
 
 
 def _scaled(settings: LoadSettings, row: dict[str, str]) -> tuple[int, int]:

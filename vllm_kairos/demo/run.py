@@ -24,7 +24,7 @@ UNLOADED_REQUESTS = 12
 class DemoSettings:
     """One demo: `repeats` runs of each policy, alternating."""
 
-    load: LoadSettings = field(default_factory=LoadSettings)
+    load: LoadSettings
     objectives: Objectives = field(default_factory=Objectives)
     repeats: int = 1
     model: str | None = None
