@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NoReturn
 
 from vllm_kairos.errors import StateError
 
@@ -79,28 +80,48 @@ class NodeState:
     used_kv_tokens: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if value < 0:
-                raise StateError(f"node {self.node_id!r}: {name} must be >= 0, got {value}")
-        rates = {link.prefill_node: link.bandwidth_bytes_per_s for link in self.links if link.bandwidth_bytes_per_s}
-        object.__setattr__(self, "links_from", {link.prefill_node: link for link in self.links})
-        object.__setattr__(self, "fastest_link_bytes_per_s", max(rates.values(), default=0.0))
-        object.__setattr__(self, "measured_links", frozenset(rates))
+        # Spelled out: the view builds one for every node that a request touches.
+        counts = (
+            self.running_decodes,
+            self.kv_tokens,
+            self.queued_prefill_tokens,
+            self.free_kv_blocks,
+            self.total_kv_blocks,
+            self.kv_bytes_per_token,
+            self.remote_kv_requests,
+            self.remote_kv_tokens,
+            self.expected_decodes,
+            self.expected_kv_tokens,
+            self.deflected_prefills,
+            self.deflected_tokens_left,
+        )
+        sizes = self.token_budget_tokens, self.block_size_tokens, self.max_running_requests
+        if min(counts) < 0 or min(sizes) < 1 or self.free_kv_blocks > self.total_kv_blocks:
+            self._refuse()
+        self._derive()
+
+    def _derive(self) -> None:
+        put = object.__setattr__
         # Decodes that only wait for their KV run within milliseconds: they count in B and K.
-        load = self.running_decodes + self.remote_kv_requests, self.kv_tokens + self.remote_kv_tokens
-        object.__setattr__(self, "decode_load", load)
-        coming = load[0] + self.expected_decodes, load[1] + self.expected_kv_tokens
-        object.__setattr__(self, "coming_load", coming)
-        used_blocks = self.total_kv_blocks - self.free_kv_blocks
-        object.__setattr__(self, "used_kv_tokens", used_blocks * self.block_size_tokens)
-        for name in ("token_budget_tokens", "block_size_tokens", "max_running_requests"):
-            value = getattr(self, name)
-            if value < 1:
-                raise StateError(f"node {self.node_id!r}: {name} must be >= 1, got {value}")
-        if self.free_kv_blocks > self.total_kv_blocks:
-            free, total = self.free_kv_blocks, self.total_kv_blocks
-            raise StateError(f"node {self.node_id!r}: free_kv_blocks must be <= total_kv_blocks, got {free} > {total}")
+        decodes, kv_tokens = self.running_decodes + self.remote_kv_requests, self.kv_tokens + self.remote_kv_tokens
+        put(self, "decode_load", (decodes, kv_tokens))
+        put(self, "coming_load", (decodes + self.expected_decodes, kv_tokens + self.expected_kv_tokens))
+        put(self, "used_kv_tokens", (self.total_kv_blocks - self.free_kv_blocks) * self.block_size_tokens)
+        if self.links:
+            rates = {link.prefill_node: link.bandwidth_bytes_per_s for link in self.links if link.bandwidth_bytes_per_s}
+            put(self, "links_from", {link.prefill_node: link for link in self.links})
+            put(self, "fastest_link_bytes_per_s", max(rates.values(), default=0.0))
+            put(self, "measured_links", frozenset(rates))
+
+    def _refuse(self) -> NoReturn:
+        """Raise the StateError that names the field, the rule and the value."""
+        for names, least in ((_COUNTS, 0), (_SIZES, 1)):
+            for name in names:
+                value = getattr(self, name)
+                if value < least:
+                    raise StateError(f"node {self.node_id!r}: {name} must be >= {least}, got {value}")
+        free, total = self.free_kv_blocks, self.total_kv_blocks
+        raise StateError(f"node {self.node_id!r}: free_kv_blocks must be <= total_kv_blocks, got {free} > {total}")
 
     def kv_blocks_for(self, tokens: int) -> int:
         """KV blocks that `tokens` tokens occupy on this node."""
@@ -121,3 +142,4 @@ _COUNTS = (
     "deflected_prefills",
     "deflected_tokens_left",
 )
+_SIZES = ("token_budget_tokens", "block_size_tokens", "max_running_requests")

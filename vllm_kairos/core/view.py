@@ -1,9 +1,10 @@
 """The router's picture of the cluster: what nodes last reported, and what it sent them since."""
 
 from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import singledispatchmethod
 from math import inf
+from typing import Any
 
 from vllm_kairos.core import events
 from vllm_kairos.core.inflight import InFlight, corrected, without_load
@@ -23,6 +24,7 @@ class _Node:
     dead_boot_id: str | None = None
     received_at_s: float = -inf
     accepting: bool = True
+    base: NodeState | None = None  # the report under what the router knows of the node; None: to be worked out
 
 
 class ClusterView:
@@ -46,6 +48,17 @@ class ClusterView:
         self._snapshot: tuple[NodeState, ...] = ()
         self._dirty: set[str] = set()
         self._next_stale_s = inf
+        self._handlers: Mapping[type[events.Event], Callable[[Any], None]] = {
+            events.NodeAdded: self._node_added,
+            events.NodeRemoved: self._node_removed,
+            events.NodeReported: self._node_reported,
+            events.AcceptingChanged: self._accepting_changed,
+            events.Dispatched: self._dispatched,
+            events.PrefillDone: self._prefill_done,
+            events.FirstToken: self._first_token,
+            events.Ended: self._ended,
+            events.TransferObserved: self._transfer_observed,
+        }
 
     @property
     def tracked_requests(self) -> int:
@@ -54,7 +67,7 @@ class ClusterView:
 
     def apply(self, event: events.Event) -> None:
         """Take in one event; one about a node or request that is not known changes nothing."""
-        self._apply(event)
+        self._handlers[type(event)](event)
 
     def nodes(self, now_s: float) -> tuple[NodeState, ...]:
         """Return every registered node as believed at `now_s`, by id; only what changed is worked out anew."""
@@ -75,23 +88,13 @@ class ClusterView:
     def _state(self, name: str, now_s: float) -> NodeState:
         node = self._nodes[name]
         stale = now_s >= node.received_at_s + self._stale_after_s
-        base = replace(
-            without_load(node.report) if stale else node.report,
-            role=node.role,
-            accepting=node.accepting,
-            stale=stale,
-            observed_at_s=node.received_at_s,
-        )
+        if node.base is None or node.base.stale is not stale:
+            node.base = _base(node, stale=stale)
         shown_until_s = -inf if stale else node.received_at_s - self._settle_s
         rates = {prefill: size / time_s for prefill, (size, time_s) in self._transfers.get(name, {}).items()}
-        return corrected(base, self._on_node[name].values(), shown_until_s, rates)
+        return corrected(node.base, self._on_node[name].values(), shown_until_s, rates)
 
-    @singledispatchmethod
-    def _apply(self, event: events.Event) -> None:
-        raise TypeError(f"not an event: {event!r}")
-
-    @_apply.register
-    def _(self, event: events.NodeAdded) -> None:
+    def _node_added(self, event: events.NodeAdded) -> None:
         known = self._nodes.get(event.node_id)
         if known is None:
             report = NodeState(node_id=event.node_id, role=event.role)
@@ -101,11 +104,10 @@ class ClusterView:
             self._names.insert(at, event.node_id)
             self._states.insert(at, None)
         else:
-            known.role = event.role
+            known.role, known.base = event.role, None
         self._dirty.add(event.node_id)
 
-    @_apply.register
-    def _(self, event: events.NodeRemoved) -> None:
+    def _node_removed(self, event: events.NodeRemoved) -> None:
         if self._nodes.pop(event.node_id, None) is None:
             return
         self._forget(event.node_id, self._on_node.pop(event.node_id))
@@ -118,8 +120,7 @@ class ClusterView:
         self._dirty.discard(event.node_id)
         self._snapshot = tuple(state for state in self._snapshot if state.node_id != event.node_id)
 
-    @_apply.register
-    def _(self, event: events.NodeReported) -> None:
+    def _node_reported(self, event: events.NodeReported) -> None:
         name = event.state.node_id
         node = self._nodes.get(name)
         if node is None or event.boot_id == node.dead_boot_id or event.received_at_s < node.received_at_s:
@@ -128,18 +129,17 @@ class ClusterView:
             node.dead_boot_id = node.boot_id
             self._drop_lost(name, event.received_at_s - self._settle_s)
         node.boot_id, node.report, node.received_at_s = event.boot_id, event.state, event.received_at_s
+        node.base = None
         self._next_stale_s = min(self._next_stale_s, event.received_at_s + self._stale_after_s)
         self._dirty.add(name)
 
-    @_apply.register
-    def _(self, event: events.AcceptingChanged) -> None:
+    def _accepting_changed(self, event: events.AcceptingChanged) -> None:
         node = self._nodes.get(event.node_id)
         if node is not None and node.accepting is not event.accepting:
-            node.accepting = event.accepting
+            node.accepting, node.base = event.accepting, None
             self._dirty.add(event.node_id)
 
-    @_apply.register
-    def _(self, event: events.Dispatched) -> None:
+    def _dispatched(self, event: events.Dispatched) -> None:
         self._end(event.request_id)  # a retry under the same id starts over
         request = InFlight(
             prefill_node=event.prefill_node if event.prefill_node in self._nodes else None,
@@ -153,27 +153,23 @@ class ClusterView:
             self._on_node[name][event.request_id] = request
             self._dirty.add(name)
 
-    @_apply.register
-    def _(self, event: events.PrefillDone) -> None:
+    def _prefill_done(self, event: events.PrefillDone) -> None:
         request = self._requests.get(event.request_id)
         if request is not None and request.prefill_done_at_s == inf:
             request.prefill_done_at_s = event.at_s
             self._dirty.update(_legs(request))
 
-    @_apply.register
-    def _(self, event: events.FirstToken) -> None:
+    def _first_token(self, event: events.FirstToken) -> None:
         request = self._requests.get(event.request_id)
         if request is not None and request.first_token_at_s == inf:
             request.first_token_at_s = event.at_s
             request.prefill_done_at_s = min(request.prefill_done_at_s, event.at_s)
             self._dirty.update(_legs(request))
 
-    @_apply.register
-    def _(self, event: events.Ended) -> None:
+    def _ended(self, event: events.Ended) -> None:
         self._end(event.request_id)
 
-    @_apply.register
-    def _(self, event: events.TransferObserved) -> None:
+    def _transfer_observed(self, event: events.TransferObserved) -> None:
         both = event.prefill_node in self._nodes and event.decode_node in self._nodes
         if not both or event.transferred_bytes <= 0 or not event.transfer_s > 0:
             return
@@ -205,6 +201,16 @@ class ClusterView:
                 request.prefill_node = None
             if request.decode_node == name:
                 request.decode_node = None
+
+
+def _base(node: _Node, *, stale: bool) -> NodeState:
+    return replace(
+        without_load(node.report) if stale else node.report,
+        role=node.role,
+        accepting=node.accepting,
+        stale=stale,
+        observed_at_s=node.received_at_s,
+    )
 
 
 def _legs(request: InFlight) -> set[str]:
