@@ -58,6 +58,14 @@ def transfer_bytes(node: NodeState, request: RequestShape, settings: DecisionSet
     return request.uncached_tokens(node.node_id) * (node.kv_bytes_per_token or settings.kv_bytes_per_token)
 
 
+def transfers_bytes(nodes: Sequence[NodeState], request: RequestShape, settings: DecisionSettings) -> list[int]:
+    """Return `transfer_bytes` of each node, for less where none has anything cached."""
+    if request.cached_tokens:
+        return [transfer_bytes(node, request, settings) for node in nodes]
+    tokens, default = request.prompt_tokens, settings.kv_bytes_per_token
+    return [tokens * (node.kv_bytes_per_token or default) for node in nodes]
+
+
 def transfer_s(link: LinkState | None, size_bytes: int, default_bandwidth_bytes_per_s: float) -> float:
     """Predict the KV transfer of `size_bytes` behind what is queued on the link; None: nothing is known of it."""
     if link is None:
@@ -73,11 +81,14 @@ def first_decode_steps_s(model: StepLatencyModel, nodes: Sequence[NodeState], re
 
 def _queue_behind(ahead: PrefillTotals, tokens: int, done: int, budget: int) -> PrefillTotals:
     """Append a prompt of `tokens` tokens, `done` of it computed, to a queue drained `budget` tokens a step."""
-    first = min(tokens, budget - ahead.tokens % budget)
+    _, ahead_tokens, ahead_done, ahead_work = ahead
+    space = budget - ahead_tokens % budget  # in the queue's last step
+    first = tokens if tokens < space else space
     more = -(-(tokens - first) // budget)  # chunks after the first
+    total = ahead_tokens + tokens
     return PrefillTotals(
-        steps=-(-(ahead.tokens + tokens) // budget),
-        tokens=ahead.tokens + tokens,
-        done_tokens=ahead.done_tokens + (more + 1) * done + more * first + budget * (more * (more - 1) // 2),
-        attention_work=ahead.attention_work + tokens * done + tokens * tokens * 0.5,
+        -(-total // budget),
+        total,
+        ahead_done + (more + 1) * done + more * first + budget * (more * (more - 1) // 2),
+        ahead_work + tokens * done + tokens * tokens * 0.5,
     )

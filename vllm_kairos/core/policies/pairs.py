@@ -11,6 +11,7 @@ from vllm_kairos.core.estimates import (
     prefill_completion_s,
     transfer_bytes,
     transfer_s,
+    transfers_bytes,
 )
 from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.core.node import NodeState
@@ -94,13 +95,17 @@ class SoonestPairs:
         default = self.settings.default_bandwidth_bytes_per_s
         names = frozenset(node.node_id for node in prefills)
         steps_s = first_decode_steps_s(self.decode_model, decodes, request)
-        arrivals = []
-        for node, step_s in zip(decodes, steps_s, strict=True):
-            rate = node.fastest_link_bytes_per_s
-            if rate < default and not names <= node.measured_links:
-                rate = default
-            floor_s = step_s + transfer_bytes(node, request, self.settings) / rate
-            arrivals.append((floor_s, node.used_kv_tokens, node.node_id, step_s, node))
+        sizes_bytes = transfers_bytes(decodes, request, self.settings)
+        rates = [
+            node.fastest_link_bytes_per_s
+            if node.fastest_link_bytes_per_s >= default or names <= node.measured_links
+            else default
+            for node in decodes
+        ]
+        arrivals = [
+            (step_s + size_bytes / rate, node.used_kv_tokens, node.node_id, step_s, node)
+            for node, step_s, size_bytes, rate in zip(decodes, steps_s, sizes_bytes, rates, strict=True)
+        ]
         heapify(arrivals)
         return arrivals
 

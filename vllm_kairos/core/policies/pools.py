@@ -29,35 +29,39 @@ class Pools:
 
 
 def split(request: RequestShape, nodes: Sequence[NodeState], settings: DecisionSettings) -> Pools:
-    """Sort `nodes` into pools in one pass."""
-    need = kv_need_tokens(request, settings)
-    prefills, decodes, deflectable, roomy = [], [], [], []
-    furthest = 0
-    for node in nodes:
-        if not node.accepting:
-            continue
-        if node.role is not Role.DECODE:
-            prefills.append(node)
-        if node.role is Role.PREFILL:
-            continue
-        verdict = deflection_verdict(node, need)
-        if verdict is Verdict.FEASIBLE:
-            decodes.append(node)
-            deflectable.append(node)
-            continue
-        if not can_ever_hold(node, request):
-            continue
-        decodes.append(node)
-        furthest = max(furthest, _STAGES.index(verdict))
-        if verdict is Verdict.DEFLECTION_BUSY and has_room(node, need):
-            roomy.append(node)
+    """Sort `nodes` into pools."""
+    need, prompt = kv_need_tokens(request, settings), request.prompt_tokens
+    accepting = [node for node in nodes if node.accepting]
+    prefill_only, decode_only = Role.PREFILL, Role.DECODE  # looking a member up takes longer than the rest of a check
+    decodes = [
+        node
+        for node in accepting
+        if node.role is not prefill_only
+        and (not node.total_kv_blocks or node.total_kv_blocks * node.block_size_tokens >= prompt)  # can_ever_hold
+    ]
+    # Whose deflection_verdict is FEASIBLE. Both rules are spelled out, since every node of a fleet is asked.
+    deflectable = [
+        node
+        for node in decodes
+        if not node.stale
+        and not node.deflected_prefills
+        and node.decode_load[0] < node.max_running_requests
+        and node.free_kv_blocks * node.block_size_tokens >= need
+    ]
+    roomy = [node for node in decodes if node.deflected_prefills and not node.stale and has_room(node, need)]
     return Pools(
-        prefills=_fresh(prefills),
+        prefills=_fresh([node for node in accepting if node.role is not decode_only]),
         decodes=decodes,
         receivers=deflectable + roomy or _fresh(decodes),
         deflectable=deflectable,
-        blocked=_BLOCKED_BY[_STAGES[furthest]],
+        blocked=Reason.KV_FULL if deflectable else _blocked(decodes, need),
     )
+
+
+def _blocked(nodes: Sequence[NodeState], need_tokens: int) -> Reason:
+    """Name the last check that any of `nodes` came to, when none passed them all."""
+    stages = [_STAGES.index(deflection_verdict(node, need_tokens)) for node in nodes]
+    return _BLOCKED_BY[_STAGES[max(stages, default=0)]]
 
 
 def deflection_verdict(node: NodeState, need_tokens: int) -> Verdict:
