@@ -83,11 +83,7 @@ class Front:
         return sink.status
 
     async def _incoming(self, request: web.Request, path: str, request_id: str) -> Incoming:
-        try:
-            async with asyncio.timeout(self._body_timeout_s):
-                body = await _read(request)
-        except TimeoutError:
-            raise Refusal(408, "body-timeout", f"request body took longer than {self._body_timeout_s:g} s") from None
+        body = await self._body(request)
         return Incoming(
             path=path,
             headers={name.lower(): value for name, value in request.headers.items()},
@@ -96,6 +92,15 @@ class Front:
             method=request.method,
             query=request.rel_url.raw_query_string,
         )
+
+    async def _body(self, request: web.Request) -> bytes:
+        if request.content.is_eof():
+            return await _read(request)  # all of it came with the headers: nothing to wait for, no timer to set
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                return await _read(request)
+        except TimeoutError:
+            raise Refusal(408, "body-timeout", f"request body took longer than {self._body_timeout_s:g} s") from None
 
     async def _refuse(self, refused: Refusal, story: Story, sink: WebSink) -> None:
         story.error = refused.reason

@@ -44,24 +44,24 @@ class Ledger:
 
 def _record(story: Story, status: int, duration_s: float, arrived: datetime) -> AccessRecord:
     decision = story.decision
-    record = {
-        "time": arrived.isoformat(timespec="milliseconds"),
-        "request_id": story.request_id,
-        "endpoint": story.path,
-        "status": status,
-        "duration_s": round(duration_s, 6),
-        "model": story.model,
-        "stream": story.streamed,
-        "prompt_tokens": story.prompt_tokens,
-        "prompt_tokens_exact": story.prompt_tokens_exact,
-        "completion_tokens": None if story.usage is None else story.usage.completion_tokens,
-        "ttft_s": None if story.first_text_at_s is None else story.first_text_at_s - story.received_at_s,
-        "prefill_leg_s": story.leg_s.get(Leg.PREFILL),
-        "decode_leg_s": story.leg_s.get(Leg.DECODE),
-        "retries": story.retries,
-        "error": story.error,
-    }
-    return AccessRecord(**record, **_decided(decision))  # type: ignore[arg-type]
+    return AccessRecord(
+        time=arrived.isoformat(timespec="milliseconds"),
+        request_id=story.request_id,
+        endpoint=story.path,
+        status=status,
+        duration_s=round(duration_s, 6),
+        model=story.model,
+        stream=story.streamed,
+        prompt_tokens=story.prompt_tokens,
+        prompt_tokens_exact=story.prompt_tokens_exact,
+        completion_tokens=None if story.usage is None else story.usage.completion_tokens,
+        ttft_s=None if story.first_text_at_s is None else story.first_text_at_s - story.received_at_s,
+        prefill_leg_s=story.leg_s.get(Leg.PREFILL),
+        decode_leg_s=story.leg_s.get(Leg.DECODE),
+        retries=story.retries,
+        error=story.error,
+        **_decided(decision),  # type: ignore[arg-type]
+    )
 
 
 def _decided(decision: Assign | Reject | None) -> dict[str, object]:

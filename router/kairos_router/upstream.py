@@ -4,8 +4,8 @@ Upstream is a Protocol so that the router's flow is tested without a network.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
@@ -121,16 +121,11 @@ class HttpUpstream:
         await self._pooled.close()
         await self._fresh.close()
 
-    @asynccontextmanager
-    async def send(self, call: Call) -> AsyncIterator[Answer]:
-        response = await self._open(call)
-        try:
-            yield _HttpAnswer(response)
-        finally:
-            # Back to the pool after the body's end, closed before it.
-            response.release()
+    def send(self, call: Call) -> AbstractAsyncContextManager[Answer]:
+        return _Exchange(self, call)
 
-    async def _open(self, call: Call) -> aiohttp.ClientResponse:
+    async def open(self, call: Call) -> aiohttp.ClientResponse:
+        """Send `call` and wait for the head of its answer; raises UpstreamFailure (REFUSED, RESET)."""
         _REUSED.set(False)
         try:
             return await _request(self._pooled, call)
@@ -139,6 +134,24 @@ class HttpUpstream:
                 raise
         # The server had closed the idle connection before it saw this request.
         return await _request(self._fresh, call)
+
+
+class _Exchange(AbstractAsyncContextManager[Answer]):
+    """One call and its answer; spelled out, since a generator's context costs more, twice per request."""
+
+    __slots__ = ("_call", "_response", "_upstream")
+    _response: aiohttp.ClientResponse
+
+    def __init__(self, upstream: HttpUpstream, call: Call) -> None:
+        self._upstream, self._call = upstream, call
+
+    async def __aenter__(self) -> Answer:
+        self._response = await self._upstream.open(self._call)
+        return _HttpAnswer(self._response)
+
+    async def __aexit__(self, *_: object) -> None:
+        # Back to the pool after the body's end, closed before it.
+        self._response.release()
 
 
 _REUSED: ContextVar[bool] = ContextVar("reused", default=False)
