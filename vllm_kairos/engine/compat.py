@@ -45,9 +45,12 @@ class SchedulerBase(AsyncScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not self.scheduler_config.async_scheduling:
+        if not self._runs_async():
             for name in ("_update_after_schedule", "_update_request_with_output"):
                 setattr(self, name, MethodType(getattr(Scheduler, name), self))
+
+    def _runs_async(self) -> bool:
+        return bool(self.scheduler_config.async_scheduling)
 
 
 def state_of(request: Any) -> Any:
@@ -109,9 +112,9 @@ def held_out(scheduler: Any, held: Iterable[Any]) -> Iterator[None]:
 
     Seam: RequestQueue's remove_requests and add_request; `deferred_waiting` counts requests that a
     step passed over (0.31-0.33). A queue scan stops at a request that gets no tokens; one that is
-    not there cannot stop it.
+    not there cannot stop it. (With the hook, one that gets no tokens does not.)
     """
-    out = set(held)
+    out = set() if HAS_LIMIT_HOOK else set(held)
     before = [(queue, list(queue)) for queue in waiting_queues(scheduler)] if out else []
     for queue, order in before:
         if not out.isdisjoint(order):
@@ -158,11 +161,7 @@ def limited_requests(scheduler: Any, limit: Callable[[Any, int, int], int], free
                 return num_new_tokens
             return reserve(request, num_computed_tokens, num_new_tokens, **extra)
         allowed = limit(request, num_computed_tokens, num_new_tokens)
-        kept = reserve(request, num_computed_tokens, allowed, **extra)
-        if kept or not allowed:
-            return kept
-        # The chunk would end inside the drafter's look-ahead: finish the prompt instead.
-        return reserve(request, num_computed_tokens, num_new_tokens, **extra)
+        return reserve(request, num_computed_tokens, allowed, **extra)
 
     scheduler._reserve_prefill_lookahead = limited
     try:
@@ -175,10 +174,11 @@ def smallest_chunk(scheduler: Any, request: Any, computed_tokens: int) -> int:
     """The fewest tokens a chunk starting at `computed_tokens` must hold to make progress.
 
     Seams: `need_mamba_block_aligned_split` ends chunks of hybrid models at state blocks of
-    `cache_config.block_size` tokens; `disable_chunked_mm_input` keeps a media item in one chunk
-    (0.30-0.33).
+    `cache_config.block_size` tokens; `disable_chunked_mm_input` keeps a media item in one chunk; no
+    chunk may end within `num_prefill_lookahead` tokens of the prompt's end (0.30-0.33).
     """
-    fewest = 1
+    left = request.num_tokens - computed_tokens
+    fewest = left if left <= scheduler.num_prefill_lookahead else 1
     if scheduler.need_mamba_block_aligned_split:
         block = scheduler.cache_config.block_size
         fewest = block - computed_tokens % block

@@ -73,7 +73,7 @@ class StepPlanner:
     def limit(self, request: Any, computed_tokens: int, new_tokens: int) -> int:
         """Tokens of `new_tokens` that `request`, which has `computed_tokens`, gets in this step."""
         step = self.step
-        if step is None:
+        if step is None or new_tokens <= 0:
             return new_tokens
         if request in step.skipped:
             return 0
@@ -200,6 +200,8 @@ class StepPlanner:
         if room <= 0:
             return 0
         allowed = min(new, max(room, compat.smallest_chunk(self._scheduler, request, computed)))
+        if allowed < new and request.num_tokens - computed < new and not compat.is_running(request):
+            return 0  # vLLM padded its one token with draft slots: all of them or none
         step.grant(request, allowed, chi)
         state.record_chunk(computed)
         return allowed

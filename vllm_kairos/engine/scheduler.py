@@ -17,6 +17,8 @@ class KairosScheduler(compat.SchedulerBase):
     and delegates; what a new vLLM adds to a signature is passed on.
     """
 
+    _kairos_reporter: StateReporter | None = None
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         settings = parse_settings(self.vllm_config.additional_config)
