@@ -10,7 +10,7 @@ from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.core.shapes import BatchShape
 from vllm_kairos.errors import ConfigError
 
-LENGTHS_FILE = "azure_conv_2023_lengths.csv"
+LENGTHS_FILE = "azure_code_2023_lengths.csv"
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 1_000, 40_000
 """Ordinary text tokens of the small model, clear of its special ones."""
 
@@ -23,10 +23,10 @@ class LoadSettings:
     duration_s: float = 75.0
     burst_s: float = 15.0
     pause_s: float = 15.0
-    prompt_scale: float = 0.35
-    output_scale: float = 0.15
+    prompt_scale: float = 0.3
+    output_scale: float = 0.5
     min_prompt_tokens: int = 32
-    max_prompt_tokens: int = 1536
+    max_prompt_tokens: int = 2048
     max_output_tokens: int = 64
     seed: int = 0
 

@@ -138,5 +138,5 @@ def load_description(settings: DemoSettings) -> dict[str, Any]:
         "requests": len(load),
         "prompt_tokens": sum(tokens),
         "output_tokens": sum(request.output_tokens for request in load),
-        "lengths": "Azure LLM inference trace 2023, conversation, scaled",
+        "lengths": "Azure LLM inference trace 2023, code, scaled",
     }
