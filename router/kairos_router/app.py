@@ -1,7 +1,7 @@
 """Routes: which path is served by what, and how an error becomes a status."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -112,24 +112,6 @@ def add_routes(app: web.Application, front: Front) -> None:
     for endpoint in Endpoint:
         app.router.add_post(endpoint, front.complete)
     app.router.add_route("*", "/{path:.*}", front.pass_on)
-
-
-@web.middleware
-async def json_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Turn what handlers outside Front raise into the JSON of a refusal."""
-    try:
-        return await handler(request)
-    except Refusal as refused:
-        return answer_of(refused)
-    except RequestError as error:
-        return answer_of(Refusal(400, "invalid-request", str(error)))
-
-
-def answer_of(refused: Refusal, extra: Mapping[str, str] | None = None) -> web.Response:
-    """A refusal as a response."""
-    return web.Response(status=refused.status, headers={**refused.headers, **(extra or {})}, body=refused.body)
 
 
 async def _read(request: web.Request) -> bytes:

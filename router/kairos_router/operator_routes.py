@@ -119,12 +119,20 @@ class OperatorRoutes:
 
     def _guarded(self, handler: Handler) -> Handler:
         async def checked(request: web.Request) -> web.StreamResponse:
-            given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
-            if self._api_key and not hmac.compare_digest(given.encode(), self._api_key.encode()):
-                raise Refusal(401, "unauthorized", "this route needs the router's API key as a bearer token")
-            return await handler(request)
+            try:
+                self._check_key(request)
+                return await handler(request)
+            except Refusal as refused:
+                return _answer_of(refused)
+            except RequestError as error:
+                return _answer_of(Refusal(400, "invalid-request", str(error)))
 
         return checked
+
+    def _check_key(self, request: web.Request) -> None:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        if self._api_key and not hmac.compare_digest(given.encode(), self._api_key.encode()):
+            raise Refusal(401, "unauthorized", "this route needs the router's API key as a bearer token")
 
     def _shown(self, worker: Worker) -> dict[str, Any]:
         causes = sorted(self._workers.causes(worker.name))
@@ -179,3 +187,7 @@ def _port(asked: dict[str, Any]) -> int | None:
 
 def _json(value: Any, status: int = 200) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")
+
+
+def _answer_of(refused: Refusal) -> web.Response:
+    return web.Response(status=refused.status, headers=refused.headers, body=refused.body)

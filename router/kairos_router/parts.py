@@ -8,7 +8,7 @@ from aiohttp import web
 from kairos_router import cors
 from kairos_router.access_log import AccessLog
 from kairos_router.admission import Admission
-from kairos_router.app import Front, add_routes, json_errors
+from kairos_router.app import Front, add_routes
 from kairos_router.breaker import Breakers, BreakerState
 from kairos_router.config import RouterConfig
 from kairos_router.drain import Drain
@@ -51,7 +51,7 @@ class Parts:
 
     def app(self, admin: WorkerAdmin) -> web.Application:
         """The application that clients and operators talk to."""
-        app = web.Application(client_max_size=self.config.limits.max_payload_bytes, middlewares=[json_errors])
+        app = web.Application(client_max_size=self.config.limits.max_payload_bytes)
         cors.allow(app, self.config.cors_allowed_origins)
         self._operator_routes(admin).add_to(app)
         add_routes(app, self.front)
