@@ -1,7 +1,6 @@
 """What servers answer, pure: the handle in a prefill answer, usage, and fields that clients must not see."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -44,8 +43,7 @@ class _Answer(msgspec.Struct, frozen=True):
     object: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillAnswer:
+class PrefillAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A 200 of the prefill leg: a handle, or what is wrong with it."""
 
     handle: Mapping[str, Any] | None = None

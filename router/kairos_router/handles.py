@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from kairos_router.failures import Failure
 
 _RANK_SUFFIX = re.compile(r"_dp\d+$")  # vLLM appends the data-parallel rank to one engine's id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handle:
+class Handle(msgspec.Struct, frozen=True, kw_only=True):
     """The `kv_transfer_params` that one prefill leg returned, and where, when and by which engine."""
 
     params: Mapping[str, Any]

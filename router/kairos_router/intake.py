@@ -1,7 +1,8 @@
 """Turns a client's bytes and headers into a Job: parsed, counted, with its objectives and its constraints."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from kairos_router import headers, payload
 from kairos_router.config import DeflectSettings
@@ -18,8 +19,7 @@ CLIENT_ASKED = "client-asked"
 OVER_MODEL_LENGTH = "over-model-length"
 
 
-@dataclass(frozen=True, slots=True)
-class _Force:
+class _Force(msgspec.Struct, frozen=True):
     route: Route | None = None
     reason: str = ""
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from kairos_router.answers import Usage
 from kairos_router.failures import Failure, Leg
 from kairos_router.handles import Handle
@@ -15,8 +17,7 @@ from vllm_kairos.core.shapes import RequestShape
 from vllm_kairos.errors import KairosError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
+class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     """A client's request as bytes; header names are looked up in lower case."""
 
     path: str

@@ -6,7 +6,6 @@ re-encoding; the prefill leg is a changed copy of the parsed body.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -56,8 +55,7 @@ class Endpoint(StrEnum):
     CHAT = "/v1/chat/completions"
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedRequest:
+class ParsedRequest(msgspec.Struct, frozen=True):
     """One client request; `body` is for reading only."""
 
     endpoint: Endpoint

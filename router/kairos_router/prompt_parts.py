@@ -1,8 +1,9 @@
 """What of a request's body becomes prompt tokens: ids, text and items such as images. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 _ITEM_TYPES = frozenset(
     {"image_url", "input_image", "image", "image_pil", "image_embeds", "video_url", "audio_url", "input_audio", "input_file"}
@@ -11,8 +12,7 @@ _TEXT_KEYS = ("text", "content", "input", "output", "arguments", "thinking", "re
 _MAX_DEPTH = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptParts:
+class PromptParts(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt by kind. `ids` are exact tokens; `texts` need counting; `items` are images and the like."""
 
     ids: int = 0

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from vllm_kairos.errors import RequestError
 
@@ -10,8 +11,7 @@ TTFT_HEADERS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 TBT_HEADERS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 
 
-@dataclass(frozen=True, slots=True)
-class Objectives:
+class Objectives(msgspec.Struct, frozen=True):
     """What one request asks for."""
 
     ttft_s: float

@@ -7,6 +7,8 @@ reports of similar prompts, within 1.5. Images and other items count as a fixed 
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from kairos_router.prompt_parts import PromptParts
 
 FIRST_ITEM_TOKENS = 576
@@ -23,8 +25,7 @@ _MIN_SAMPLE_BYTES = 200  # below, the template's own tokens decide
 _KEEP = 0.98
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextSize:
+class TextSize(msgspec.Struct, frozen=True, kw_only=True):
     """How large a prompt is before anyone counted its tokens."""
 
     utf8_bytes: int

@@ -7,8 +7,9 @@ thread; what is left is estimated from its size (token_estimate.py).
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from kairos_router import prompt_parts, token_estimate
 from kairos_router.config import TokenSettings
@@ -22,8 +23,7 @@ MAX_CHARACTERS = 16 * 1024 * 1024
 _THREADS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCount:
+class TokenCount(msgspec.Struct, frozen=True):
     """A prompt's tokens; `size` is what an estimate was made from."""
 
     prompt_tokens: int

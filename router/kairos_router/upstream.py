@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 from weakref import WeakSet
 
 import aiohttp
+import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -24,8 +25,7 @@ KEEPALIVE_S = 3.0
 """Idle connections are dropped before vLLM's server drops them, which it does after 5 s by default."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerAnswer:
+class ServerAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A server's complete answer, kept to be passed on."""
 
     status: int
@@ -43,8 +43,7 @@ class UpstreamFailure(KairosError):
         self.answer = answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request as it goes out."""
 
     url: str
