@@ -162,14 +162,14 @@ def make_request(
     arrival_time: float = 0.0,
     block_size: int = BLOCK_SIZE,
     mm_features: list[Any] | None = None,
+    seed: int | None = None,
 ) -> Request:
     """A request of `prompt` tokens (a number, or the ids themselves) that generates up to `max_tokens`."""
     init_none_hash(sha256)
-    seed = sum(map(ord, request_id))
-    ids = prompt if isinstance(prompt, list) else [(seed * 31 + position) % 50_000 for position in range(prompt)]
-    sampling = SamplingParams(
-        max_tokens=max_tokens, ignore_eos=True, extra_args={"kv_transfer_params": transfer} if transfer else None
-    )
+    first = 31 * sum(map(ord, request_id))
+    ids = prompt if isinstance(prompt, list) else [(first + position) % 50_000 for position in range(prompt)]
+    extra = {"kv_transfer_params": transfer} if transfer else None
+    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True, extra_args=extra, seed=seed)
     return Request(
         request_id=request_id,
         prompt_token_ids=ids,

@@ -20,7 +20,7 @@ _HERE = Path(__file__).parent
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _HERE in item.path.parents:
+        if _HERE in item.path.parents and item.get_closest_marker("e2e") is None:
             item.add_marker(pytest.mark.vllm)
 
 

@@ -59,3 +59,18 @@ def test_chunk_does_not_end_inside_the_drafters_look_ahead(build: Any) -> None:
     for _ in range(8):
         step(scheduler)
     assert request.num_output_tokens > 0
+
+
+def test_seeded_prompt_runs_whole_on_the_cpu(build: Any) -> None:
+    """A seeded request that is split kills vLLM's CPU engine: it gets all its tokens in one step, or waits."""
+    scheduler = build(token_budget=128, kairos={"role": "decode", "default_chunk_tokens": 32})
+    scheduler.add_request(make_request("A", 100, transfer=schedule_params(16), seed=7))
+    scheduler.add_request(make_request("B", 100, seed=7))
+    assert [step(scheduler) for _ in range(3)] == [{"A": 100}, {"A": 1, "B": 100}, {"A": 1, "B": 1}]
+
+
+def test_seeded_prompt_beyond_one_step_is_refused_on_the_cpu(build: Any) -> None:
+    scheduler = build(token_budget=128, kairos={"role": "decode"})
+    scheduler.add_request(make_request("A", 200, seed=7))
+    step(scheduler)
+    assert not scheduler.requests

@@ -78,6 +78,13 @@ def test_nothing_is_reserved_without_look_ahead(build: Any) -> None:
     assert [scheduler._reserve_prefill_lookahead(make_request("A", 10), 9, new) for new in (1, 5)] == [1, 5]
 
 
+def test_model_runner_still_rewinds_seeded_generators() -> None:
+    """When this fails, CPU generators may be rewound some other way and must_run_whole may go."""
+    from vllm.v1.worker import gpu_model_runner
+
+    assert "set_offset" in inspect.getsource(gpu_model_runner)
+
+
 def test_split_and_encoder_seams() -> None:
     split = list(inspect.signature(Scheduler._mamba_block_aligned_split).parameters)
     assert split[:5] == ["self", "request", "num_new_tokens", "num_new_local_computed_tokens", "num_external_computed_tokens"]

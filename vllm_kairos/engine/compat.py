@@ -15,6 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import SupportsHMA
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import NixlConnector
 from vllm.logger import init_logger
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec
@@ -189,6 +190,16 @@ def smallest_chunk(scheduler: Any, request: Any, computed_tokens: int) -> int:
             if begin - scheduler.num_prefill_lookahead <= computed_tokens < end:
                 fewest = max(fewest, end - computed_tokens)
     return fewest
+
+
+def must_run_whole(request: Any) -> bool:
+    """Whether splitting this request's prompt would kill the engine.
+
+    Seam: after an unfinished chunk the model runner rewinds a seeded request's generator by
+    `set_offset`, which CPU generators do not have (GPUModelRunner, 0.30-0.33).
+    """
+    params = request.sampling_params
+    return bool(current_platform.is_cpu() and params is not None and params.seed is not None)
 
 
 def decode_widths(scheduler: Any) -> list[int]:

@@ -181,6 +181,9 @@ class StepPlanner:
             state, left = self._state(request), _tokens_left(request)
             waiting = not compat.is_running(request)
             if state is None:
+                if waiting and left > forecast.spare_tokens and compat.must_run_whole(request):
+                    held.append(request)
+                    continue
                 forecast.grant(request, min(left, max(forecast.spare_tokens, 0)), None)
                 continue
             chi = state.chi(_computed(request))
@@ -207,7 +210,9 @@ class StepPlanner:
         return allowed
 
     def _state(self, request: Any) -> ScheduleState | None:
-        """The schedule of `request`; without one it runs under the default chunk, if one is configured."""
+        """What bounds the chunks of `request`: its schedule, else the default chunk if one is configured."""
+        if compat.must_run_whole(request):
+            return None
         state: ScheduleState | None = compat.state_of(request)
         if state is None and self._settings.default_chunk_tokens is not None and request.pooling_params is None:
             state = ScheduleState((self._settings.default_chunk_tokens,), planned=False)

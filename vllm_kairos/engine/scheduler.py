@@ -26,6 +26,9 @@ class KairosScheduler(compat.SchedulerBase):
         self._kairos_planner = StepPlanner(self, settings)
         self._kairos_reporter = StateReporter.create(self, settings)
 
+    def _too_long_for_one_step(self, request: Any) -> bool:
+        return compat.must_run_whole(request) and request.num_tokens > compat.token_budget(self, 1)
+
     @property
     def malformed_schedules(self) -> int:
         """Requests whose kairos parameters were malformed and ignored, since boot."""
@@ -35,7 +38,7 @@ class KairosScheduler(compat.SchedulerBase):
         self._kairos_planner.adopt(request)
         result = super().add_request(request, *args, **kwargs)
         limited = self._kairos_active or compat.state_of(request) is not None
-        if limited and compat.can_never_fit(self, request):
+        if limited and (compat.can_never_fit(self, request) or self._too_long_for_one_step(request)):
             compat.fail_request(self, request)
         return result
 
