@@ -7,6 +7,7 @@ from tests.e2e.prompts import LONG, SHORT, VERY_LONG, distinct
 
 pytestmark = pytest.mark.e2e
 
+WHOLE_BLOCKS_TOKENS = 8 * 32  # long enough to be kept
 SCHEDULES = [(32,), (64, 128), (300,), (48, 1, 512), (2048,)]
 
 
@@ -57,3 +58,12 @@ async def test_token_ids_are_a_prompt_too(prefill: Client, router: Client, promp
     async with prefill.session.post("/tokenize", json={"model": prefill.model, "prompt": distinct(prompt, "ids")}) as answer:
         tokens = (await answer.json())["tokens"]
     assert (await router.complete(tokens)).texts == (await prefill.complete(tokens)).texts
+
+
+async def test_a_prompt_of_whole_blocks_is_decoded_once_and_exactly(decode: Client, router: Client) -> None:
+    """Case 8: prefill's own token neither lengthens the decode prompt at a block boundary nor shifts a cached one."""
+    prompt = [1000 + 7 * at for at in range(WHOLE_BLOCKS_TOKENS)]
+    cold, warm = await router.complete(prompt), await router.complete(prompt)
+    direct = await decode.complete(prompt)
+    assert cold.texts == warm.texts == direct.texts
+    assert cold.body["usage"] == direct.body["usage"]
