@@ -52,6 +52,7 @@ class Node:
     blocks: int
     default_chunk: int
     depth: int
+    draft_tokens: int
 
 
 nodes = st.builds(
@@ -62,6 +63,7 @@ nodes = st.builds(
     blocks=st.integers(14, 60),
     default_chunk=st.sampled_from([8, 32, 100]),
     depth=st.integers(1, 2),
+    draft_tokens=st.sampled_from([0, 0, 2]),
 )
 
 
@@ -143,7 +145,9 @@ class Mix:
         assert sum(tokens.values()) <= self.node.token_budget
         starved = [r.request_id for r in decodes if r.request_id not in tokens and r.status.name == "RUNNING"]
         if starved and not output.preempted_req_ids:
-            assert len(decodes) > self.node.token_budget or self._lacks_blocks(), f"{starved} got nothing in {tokens}"
+            assert len(decodes) * (1 + self.node.draft_tokens) > self.node.token_budget or self._lacks_blocks(), (
+                f"{starved} got nothing in {tokens}"
+            )
 
     def _entries(self) -> dict[str, tuple[int, int]]:
         """Chi and tokens left of every deflected prefill under way."""
@@ -201,6 +205,7 @@ def test_random_mixes(model: str, node: Node, mix: list[Arrival]) -> None:
         blocks=node.blocks,
         prefix_caching=True,
         max_sequences=8,
+        draft_tokens=node.draft_tokens,
         connector="KairosNixlConnector",
         kairos={"role": "decode", "default_chunk_tokens": node.default_chunk},
     )
@@ -216,4 +221,4 @@ def test_random_mixes(model: str, node: Node, mix: list[Arrival]) -> None:
 def test_deadlock_shape_of_case_46(model: str, blocks: int) -> None:
     """Case 46 as a mix: a remote load and a deflected prefill that do not fit together."""
     mix = [Arrival(0, 64, 2, None, True, False, 0, None), Arrival(1, 64, 2, (32,), False, False, 0, None)]
-    test_random_mixes.hypothesis.inner_test(model, Node(True, "fcfs", 64, blocks, 32, 1), mix)
+    test_random_mixes.hypothesis.inner_test(model, Node(True, "fcfs", 64, blocks, 32, 1, 0), mix)

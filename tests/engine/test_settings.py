@@ -1,13 +1,14 @@
 """Engine settings: defaults, and errors that name the field and the value."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from vllm_kairos.core.node import Role
-from vllm_kairos.engine.settings import parse_settings, rank_endpoint
-from vllm_kairos.errors import ConfigError
+from vllm_kairos.engine.settings import check_profile, parse_settings, rank_endpoint
+from vllm_kairos.errors import ConfigError, ProfileError
 
 
 @pytest.mark.parametrize("config", [{}, None, {"other": {}}, {"kairos": None}])
@@ -88,3 +89,21 @@ def test_empty_key_is_refused(tmp_path: Path) -> None:
 def test_each_rank_has_an_endpoint_of_its_own() -> None:
     assert [rank_endpoint("tcp://*:5557", rank) for rank in (0, 3)] == ["tcp://*:5557", "tcp://*:5560"]
     assert [rank_endpoint("ipc:///tmp/x", rank) for rank in (0, 1)] == ["ipc:///tmp/x", "ipc:///tmp/x.1"]
+
+
+def test_profile_of_another_model_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text("{}")
+    settings = parse_settings({"kairos": {"profile": str(path)}})
+    monkeypatch.setattr("vllm_kairos.engine.settings.load_profile", lambda path: SimpleNamespace(model="tiny"))
+    check_profile(settings, "models/tiny", None)
+    check_profile(settings, "models/other", "tiny")
+    with pytest.raises(ConfigError, match=r"profile must be of model 'models/other', .* is of 'tiny'"):
+        check_profile(settings, "models/other", None)
+
+
+def test_profile_that_is_none_is_refused_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text("{}")
+    with pytest.raises(ProfileError, match=str(path)):
+        check_profile(parse_settings({"kairos": {"profile": str(path)}}), "tiny", None)

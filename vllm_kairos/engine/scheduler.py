@@ -5,7 +5,7 @@ from typing import Any
 from vllm_kairos.engine import compat
 from vllm_kairos.engine.planner import StepPlanner
 from vllm_kairos.engine.reporter import StateReporter
-from vllm_kairos.engine.settings import parse_settings
+from vllm_kairos.engine.settings import check_profile, parse_settings
 
 _CACHED_TOKENS = ("num_new_local_computed_tokens", "num_external_computed_tokens")
 
@@ -22,6 +22,8 @@ class KairosScheduler(compat.SchedulerBase):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         settings = parse_settings(self.vllm_config.additional_config)
+        model = self.vllm_config.model_config
+        check_profile(settings, model.model, model.served_model_name)
         self._kairos_active = settings.enabled
         self._kairos_planner = StepPlanner(self, settings)
         self._kairos_reporter = StateReporter.create(self, settings)

@@ -8,6 +8,7 @@ from typing import Any
 
 from vllm_kairos.core.node import Role
 from vllm_kairos.errors import ConfigError
+from vllm_kairos.fitting.artifact import load_profile
 
 SETTINGS_KEY = "kairos"
 DEFAULT_CHUNK_TOKENS = 512
@@ -61,6 +62,18 @@ def parse_settings(additional_config: Any) -> EngineSettings:
     values = {name: _READERS[name](name, value) for name, value in raw.items() if value is not None}
     values["default_chunk_tokens"] = _default_chunk(values.get("role", Role.BOTH), values.get("default_chunk_tokens"))
     return EngineSettings(enabled=True, **values)
+
+
+def check_profile(settings: EngineSettings, model: str, served_name: str | None) -> None:
+    """Refuse a profile that cannot be read or is of another model; ProfileError or ConfigError names the value.
+
+    A profile names its model as the profiler did: by what it is served as, its path, or the path's last part.
+    """
+    if settings.profile is None:
+        return
+    found = load_profile(settings.profile).model
+    if found not in {model, served_name, Path(model).name}:
+        raise ConfigError(f"{_PREFIX}.profile must be of model {served_name or model!r}, {settings.profile!r} is of {found!r}")
 
 
 def rank_endpoint(endpoint: str, dp_rank: int) -> str:
