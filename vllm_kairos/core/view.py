@@ -25,6 +25,7 @@ class _Node:
     received_at_s: float = -inf
     accepting: bool = True
     base: NodeState | None = None  # the report under what the router knows of the node; None: to be worked out
+    idle: NodeState | None = None  # `base` as it shows without a request or a measured link of ours
 
 
 class ClusterView:
@@ -89,10 +90,14 @@ class ClusterView:
         node = self._nodes[name]
         stale = now_s >= node.received_at_s + self._stale_after_s
         if node.base is None or node.base.stale is not stale:
-            node.base = _base(node, stale=stale)
+            node.base, node.idle = _base(node, stale=stale), None
+        requests, transfers = self._on_node[name], self._transfers.get(name)
+        if not requests and not transfers:
+            node.idle = node.idle or corrected(node.base, (), -inf, {})
+            return node.idle
         shown_until_s = -inf if stale else node.received_at_s - self._settle_s
-        rates = {prefill: size / time_s for prefill, (size, time_s) in self._transfers.get(name, {}).items()}
-        return corrected(node.base, self._on_node[name].values(), shown_until_s, rates)
+        rates = {prefill: size / time_s for prefill, (size, time_s) in (transfers or {}).items()}
+        return corrected(node.base, requests.values(), shown_until_s, rates)
 
     def _node_added(self, event: events.NodeAdded) -> None:
         known = self._nodes.get(event.node_id)
