@@ -110,6 +110,19 @@ def test_arrived_kv_counts_as_a_decode(build: Any) -> None:
     assert step(scheduler) == {"R": 1, "P": 31}
 
 
+def test_a_prefill_without_room_does_not_stop_a_remote_load_behind_it(build: Any) -> None:
+    """The queue scan of vLLM ends at a request that gets no tokens; one that waits for room is not in its way."""
+    scheduler = nixl(build, kairos=DECODE)
+    scheduler.add_request(make_request("A", 200, transfer=schedule_params(32)))
+    step(scheduler)
+    scheduler.add_request(make_request("P", 100))
+    remote = make_request("R", 40, transfer=remote_params(40))
+    scheduler.add_request(remote)
+    assert step(scheduler) == {"A": 32}
+    assert remote.status.name == "WAITING_FOR_REMOTE_KVS"
+    assert [request.request_id for request in scheduler.waiting if request is not remote] == ["P"]
+
+
 def test_preempted_remote_request_recomputes_locally_under_the_default_chunk(build: Any) -> None:
     """Case 43: no second pull, prompt and generated tokens recomputed in default chunks, finishes."""
     scheduler = nixl(build, kairos=DECODE, blocks=14)
