@@ -65,7 +65,10 @@ class Front:
             status = await self._answer(request, path, story, sink, serve)
             return sink.response or web.Response(status=status)
         except (asyncio.CancelledError, ConnectionError):
-            status, story.error = CLIENT_GONE, story.error or "client-gone"
+            if story.answered:  # many clients close at [DONE] and do not wait for the end of the body
+                status = sink.status
+            else:
+                status, story.error = CLIENT_GONE, story.error or "client-gone"
             raise
         finally:
             self._ledger.close(story, status)

@@ -68,6 +68,7 @@ class Story:
     usage: Usage | None = None
     leg_s: dict[Leg, float] = field(default_factory=dict)
     retries: int = 0
+    answered: bool = False  # the whole answer went out, whatever becomes of the connection afterwards
     error: str = ""
 
 

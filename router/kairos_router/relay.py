@@ -37,6 +37,7 @@ class Relay:
                     data = scanner.feed(chunk)
                     self._check_head(scanner)
                     await self._write(answer, data)
+                    self._story.answered = scanner.complete
                     if scanner.text_events > seen:
                         self._on_text()
             await self._write(answer, scanner.finish())

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 
 from aiohttp import web
 
@@ -45,7 +46,8 @@ class WebSink:
 
     async def finish(self) -> None:
         assert self._stream is not None
-        await self._stream.write_eof()
+        with suppress(ConnectionError):  # the client has its answer and did not wait for the end of the body
+            await self._stream.write_eof()
 
     async def abort(self, last: bytes) -> None:
         assert self._stream is not None

@@ -53,6 +53,20 @@ async def test_a_client_that_leaves_a_silent_decode_server_closes_the_leg(stream
         assert up.view.open == {}
 
 
+async def test_a_client_that_leaves_at_done_has_had_its_answer():
+    gate = asyncio.Event()
+    events = chat_events("a")
+    async with cluster(decode=[lambda received: Reply(parts=[*events, None], gate=gate)]) as up:
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+        async with up.session.post(up.url + "/v1/chat/completions", json=body) as answer:
+            seen = b""
+            while b"[DONE]" not in seen:
+                seen += await answer.content.readany()
+            answer.close()
+        await up.decode[0].until(lambda stub: stub.cancelled == 1)
+        assert [(record["status"], record.get("error")) for record in up.records()] == [(200, None)]
+
+
 async def test_a_client_that_leaves_between_the_legs_has_its_handle_given_up(monkeypatch):
     """Case 34: D refuses the release before admission and so tells P; no decode is run."""
     kv = handle()
