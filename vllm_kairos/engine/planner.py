@@ -83,9 +83,7 @@ class StepPlanner:
         step.give_back(request)
         state = self._state(request)
         if state is None:
-            allowed = min(new_tokens, max(step.spare_tokens, 0)) if running else new_tokens
-            step.grant(request, allowed, None)
-            return allowed
+            return self._limit_unbounded(step, request, request.num_tokens - computed_tokens, new_tokens)
         return self._limit_prefill(step, state, request, computed_tokens, new_tokens)
 
     def forget_grant(self, request: Any) -> None:
@@ -194,6 +192,16 @@ class StepPlanner:
                 continue
             forecast.grant(request, min(left, max(room, 1)), chi)
         return held
+
+    def _limit_unbounded(self, step: StepPlan, request: Any, left: int, new: int) -> int:
+        """A prefill without chi: running, it leaves the decodes behind it their tokens; waiting, it is vLLM's affair."""
+        allowed = new
+        if compat.is_running(request):
+            allowed = min(new, max(step.spare_tokens, 0))
+        elif new < left and compat.must_run_whole(request):
+            return 0
+        step.grant(request, allowed, None)
+        return allowed
 
     def _limit_prefill(self, step: StepPlan, state: ScheduleState, request: Any, computed: int, new: int) -> int:
         chi = state.chi(computed)
