@@ -132,11 +132,11 @@ def _from_file(file: Path) -> dict[str, Any]:
 
 def _read_yaml(file: Path) -> Mapping[Any, Any]:
     try:
-        document = yaml.safe_load(file.read_text())
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(f"--config must be a readable file, got {str(file)!r} ({reason})") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that cannot be
         raise ConfigError(f"--config {file} must be YAML: {' '.join(str(error).split())}") from error
     if document is None:
         return {}

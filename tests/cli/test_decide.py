@@ -66,6 +66,7 @@ def test_a_kept_request_names_its_pair(capsys):
     ("flags", "message"),
     [
         (["--prompt-tokens", "0"], "prompt_tokens must be >= 1, got 0"),
+        (["--prompt-tokens", "1" + "0" * 400], "prompt_tokens must be <= 9007199254740992, got 1000"),
         (["--prompt-tokens", "9", "--tbt-slo-ms", "-1"], "tbt_slo_s must be a finite number > 0"),
         (["--prompt-tokens", "9", "--alpha", "0.5"], "alpha must be a finite number >= 1, got 0.5"),
         (["--prompt-tokens", "9", "--beta", "1.5"], "beta must be a finite number in (0, 1], got 1.5"),
@@ -83,9 +84,9 @@ def test_a_bad_flag_is_named_with_its_rule_and_value(flags, message):
     [
         ("schema: 1\nnodes: []", "`$.nodes`"),
         ("schema: 2\nnodes: [{node_id: a, role: decode}]", "`$.schema`"),
-        ("schema: 1\nnodes: [{node_id: a, role: chef}]", "`$.nodes[0].role`"),
+        ("schema: 1\nnodes: [{node_id: a, role: chef}]", "'chef' - at `$.nodes[0].role`, got 'chef'"),
         ("schema: 1\nnodes: [{node_id: a, role: prefill, kv_token: 1}]", "unknown field `kv_token` - at `$.nodes[0]`"),
-        ("schema: 1\nnodes: [{node_id: a, role: prefill, kv_tokens: -1}]", "`int` >= 0 - at `$.nodes[0].kv_tokens`"),
+        ("schema: 1\nnodes: [{node_id: a, role: prefill, kv_tokens: -1}]", "`int` >= 0 - at `$.nodes[0].kv_tokens`, got -1"),
         ("schema: 1\nnodes: [{node_id: a, role: decode}]", "total_kv_blocks is required"),
         ("schema: 1\nnodes: [{node_id: a, role: prefill}, {node_id: a, role: prefill}]", "node_id must be unique, got 'a'"),
         (
@@ -93,6 +94,11 @@ def test_a_bad_flag_is_named_with_its_rule_and_value(flags, message):
             "free_kv_blocks must be <= total_kv_blocks, got 2 > 1",
         ),
         ("nodes: [", "must be YAML or JSON"),
+        ("nodes: 2020-99-99", "must be YAML or JSON: month must be in 1..12"),
+        ("nodes: " + "9" * 5000, "must be YAML or JSON"),
+        ("[" * 3000, "must be YAML or JSON"),
+        ("schema: 1\nnodes: [{node_id: a, role: prefill, age_s: .inf}]", "`$.nodes[0].age_s`, got inf"),
+        ("schema: 1\nnodes: [{node_id: a, role: prefill, kv_tokens: 1" + "0" * 400 + "}]", "`$.nodes[0].kv_tokens`, got 1000"),
         ("just text", "Expected `object`, got `str`"),
     ],
 )

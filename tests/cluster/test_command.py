@@ -20,6 +20,8 @@ from vllm_kairos.cluster.spec import ClusterSpec, Device
         (["up", "--base-port", "99999"], "base_port must be between 1 and 65535, got 99999"),
         (["up", "--no-router", "--policy", "never"], "policy needs the router"),
         (["up", "--pins", "0"], "pins must name one entry for each of 2 servers, got 1"),
+        (["up", "--kv-cache-gib", "9" * 400], "kv_cache_gib must be <= 10000, got 999"),
+        (["up", "--decode", "20000"], "decode must be <= 10000, got 20000"),
         (["demo", "--repeats", "0"], "--repeats must be >= 1, got 0"),
         (["demo", "--tbt-slo-ms", "0"], "--tbt-slo-ms must be a finite number > 0, got 0.0"),
         (["demo", "--duration-s", "inf"], "duration_s must be a finite number > 0, got inf"),

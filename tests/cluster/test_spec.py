@@ -42,6 +42,8 @@ def test_a_spec_names_what_is_wrong(fields: dict[str, object], message: str) -> 
         ("startup_timeout_s: soon", "startup_timeout_s must be a number, got 'soon'"),
         ("- prefill", "must be a mapping of settings, got list"),
         ("prefill: [", "must be YAML"),
+        ("model: 2020-99-99", "must be YAML: month must be in 1..12"),
+        ("[" * 3000, "must be YAML"),
     ],
 )
 def test_a_settings_file_names_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:

@@ -62,6 +62,15 @@ def _nested(document, *names):
             "models.prefill.coefficients.per_token_s must be a finite number >= 0, got nan",
         ),
         (lambda d: d["models"]["prefill"]["coefficients"].update(per_token_s=True), "got True"),
+        (
+            lambda d: d["models"]["prefill"]["coefficients"].update(per_token_s=1e300),
+            "per_token_s must be <= 1e+09, got 1e+300",
+        ),
+        (
+            lambda d: d["models"]["prefill"]["coefficients"].update(per_token_s=10**400),
+            "per_token_s must be <= 1e+09, got 1000",
+        ),
+        (lambda d: d.update(kv_bytes_per_token=10**400), "kv_bytes_per_token must be <= 9007199254740992, got 1000"),
         (lambda d: d["models"]["prefill"]["fitted_up_to"].update(kv_tokens=1.5), "must be an integer >= 0, got 1.5"),
         (lambda d: d.update(chunk_candidates_tokens=[]), "chunk_candidates_tokens must be one or more integers >= 1"),
         (lambda d: d.update(chunk_candidates_tokens=[64, "x"]), "chunk_candidates_tokens must be a list of int"),
@@ -80,6 +89,9 @@ def test_a_broken_field_is_named_with_its_rule_and_value(path, change, message):
 def test_a_file_that_is_no_json_object_is_refused(path):
     path.write_text("[1, 2]")
     with pytest.raises(ProfileError, match="the document must be an object, got list"):
+        load_profile(path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(ProfileError, match="must be a JSON document"):
         load_profile(path)
     path.write_text("{")
     with pytest.raises(ProfileError, match="must be a JSON document"):

@@ -31,6 +31,8 @@ def model(tmp_path: Path) -> Path:
         ({"max_num_seqs": -1}, "--max-num-seqs must be a finite number > 0, got -1"),
         ({"chunk_candidates": (64, 0)}, r"--chunk-candidates must be integers >= 1, got \[64, 0\]"),
         ({"cpus": "a"}, "--cpus must look like 0-3,6, got 'a'"),
+        ({"cpus": "\u00b2"}, "--cpus must look like 0-3,6, got '\u00b2'"),
+        ({"cpus": "0-9999999999"}, "--cpus must look like 0-3,6, got '0-9999999999'"),
         ({"cpus": "99999"}, r"--cpus must be among the usable CPUs \[.*\], got '99999'"),
         ({"cpus": "3-1"}, r"--cpus must be among the usable CPUs \[.*\], got '3-1'"),
     ],

@@ -3,9 +3,10 @@
 Its schema is documented in docs/cluster-file.md.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
@@ -14,14 +15,16 @@ from vllm_kairos.core.node import LinkState, NodeState, Role
 from vllm_kairos.errors import ConfigError, StateError
 from vllm_kairos.fitting.artifact import Profile
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-_Positive = Annotated[int, msgspec.Meta(ge=1)]
-_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+_MOST = 2**63 - 1  # as node states carry them; far larger ones are no float
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+_Positive = Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_Bandwidth = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
 
 
 class _Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefill_node: str
-    bandwidth_bytes_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    bandwidth_bytes_per_s: _Bandwidth | None = None
     latency_s: _Seconds = 0.0
     queued_bytes: _Count = 0
 
@@ -61,16 +64,32 @@ def load_cluster(path: str | Path, profile: Profile) -> tuple[NodeState, ...]:
         raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cluster file {path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that cannot be
         raise ConfigError(f"cluster file {path}: must be YAML or JSON: {error}") from error
     try:
         # Not strict: YAML 1.1 reads 2e10 as text.
         document = msgspec.convert(raw, _ClusterFile, strict=False)
         states = tuple(_state(node, profile) for node in document.nodes)
-    except (msgspec.ValidationError, StateError) as error:
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"cluster file {path}: {error}{_value_at(str(error), raw)}") from error
+    except StateError as error:
         raise ConfigError(f"cluster file {path}: {error}") from error
     _check_names(path, [state.node_id for state in states])
     return states
+
+
+def _value_at(complaint: str, raw: Any) -> str:
+    """The value that a complaint of msgspec is about: it names the place alone, as in `$.nodes[0].role`."""
+    _, _, place = complaint.partition("`$")
+    try:
+        for key, index in _STEP.findall(place):
+            raw = raw[int(index)] if index else raw[key]
+    except (LookupError, TypeError):
+        return ""
+    return "" if isinstance(raw, dict | list) else f", got {raw!r}"
+
+
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 def _check_names(path: str | Path, names: Sequence[str]) -> None:

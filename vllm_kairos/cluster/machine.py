@@ -1,6 +1,7 @@
 """What this machine offers: free ports, CPUs and memory."""
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +13,8 @@ HOST = "127.0.0.1"
 SERVER_MEMORY_GIB = 2.2
 """A small model's CPU server without its KV cache: three processes, mostly libraries."""
 
+_CPU_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+
 
 def choose_ports(count: int, base_port: int | None) -> tuple[int, ...]:
     """Return `count` ports that are free at this moment: counted up from `base_port`, or any."""
@@ -22,9 +25,10 @@ def choose_ports(count: int, base_port: int | None) -> tuple[int, ...]:
 
 @contextmanager
 def _bound(port: int) -> Iterator[int]:
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with ExitStack() as stack:
         try:
+            listener = stack.enter_context(socket.socket())
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((HOST, port))
         except (OSError, OverflowError) as error:
             raise ClusterError(f"port {port} must be free, got: {error}") from error
@@ -36,10 +40,11 @@ def parse_cpus(text: str) -> frozenset[int]:
     usable = os.sched_getaffinity(0)
     cpus: set[int] = set()
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        found = _CPU_RANGE.fullmatch(part.strip())
+        if found is None:
             raise ConfigError(f"pins must look like 0-3,6, got {text!r}")
-        cpus |= set(range(int(first), int(last if dash else first) + 1))
+        first, last = found.groups()
+        cpus |= set(range(int(first), int(last or first) + 1))
     if not cpus or not cpus <= usable:
         raise ConfigError(f"pins must be among the usable CPUs {sorted(usable)}, got {text!r}")
     return frozenset(cpus)

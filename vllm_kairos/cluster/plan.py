@@ -144,6 +144,6 @@ def _pins(spec: ClusterSpec) -> Sequence[Pin]:
         return [parse_cpus(pin) for pin in spec.pins] if spec.pins else spread_cpus(spec.servers)
     pins = spec.pins or tuple(str(index) for index in range(spec.servers))
     for pin in pins:
-        if not all(part.strip().isdigit() for part in pin.split(",")):
+        if not all(part.strip().isdecimal() for part in pin.split(",")):
             raise ConfigError(f"pins must be CUDA device numbers as in 0,1, got {pin!r}")
     return pins

@@ -10,6 +10,7 @@ import yaml
 from vllm_kairos.errors import ConfigError
 
 MAX_PORT = 65535
+_MOST = 10_000  # servers of a role, or GiB
 
 
 class Device(StrEnum):
@@ -76,8 +77,9 @@ class ClusterSpec:
 
 def _check_counts(spec: ClusterSpec) -> None:
     for name, least in (("prefill", 0), ("decode", 1), ("kv_cache_gib", 1)):
-        if getattr(spec, name) < least:
-            raise ConfigError(f"{name} must be >= {least}, got {getattr(spec, name)}")
+        value = getattr(spec, name)
+        if not least <= value <= _MOST:
+            raise ConfigError(f"{name} must be {f'>= {least}' if value < least else f'<= {_MOST}'}, got {value}")
     if spec.prefill == 0 and spec.router:
         raise ConfigError("prefill must be >= 1 with a router, got 0")
     if not 0 < spec.startup_timeout_s < float("inf"):
@@ -90,7 +92,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that cannot be
         raise ConfigError(f"{path}: must be YAML: {' '.join(str(error).split())}") from error
     if raw is None:
         return {}

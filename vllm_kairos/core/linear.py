@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
-from math import isfinite
 
 from vllm_kairos.core.bounds import LinearScheduleBound
 from vllm_kairos.core.latency import Line, PrefillTotals
 from vllm_kairos.core.shapes import BatchShape
 from vllm_kairos.errors import ProfileError
+
+MAX_COEFFICIENT = 1e9
+"""Seconds; far above any step, and low enough that no batch is predicted to take infinite time."""
 
 
 class _NonNegative:
@@ -18,8 +20,9 @@ class _NonNegative:
     def __post_init__(self) -> None:
         for item in fields(self):  # type: ignore[arg-type]
             value = getattr(self, item.name)
-            if not isinstance(value, int | float) or not isfinite(value) or value < 0:
-                raise ProfileError(f"{type(self).__name__}.{item.name} must be a finite number >= 0, got {value!r}")
+            if not isinstance(value, int | float) or not 0 <= value <= MAX_COEFFICIENT:
+                rule = f"must be a finite number >= 0 and <= {MAX_COEFFICIENT:g}"
+                raise ProfileError(f"{type(self).__name__}.{item.name} {rule}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from vllm_kairos.errors import RequestError, StateError
 
+MAX_PROMPT_TOKENS = 2**53
+"""Above it, floats no longer tell lengths apart, and soon cannot hold them."""
+
 
 class Route(StrEnum):
     """Where a request's prompt is computed."""
@@ -52,8 +55,9 @@ class RequestShape:
     cached_tokens: Mapping[str, int] = field(default_factory=dict)  # node id -> prefix tokens it holds
 
     def __post_init__(self) -> None:
-        if self.prompt_tokens < 1:
-            raise RequestError(f"request {self.request_id!r}: prompt_tokens must be >= 1, got {self.prompt_tokens}")
+        if not 1 <= self.prompt_tokens <= MAX_PROMPT_TOKENS:
+            rule = ">= 1" if self.prompt_tokens < 1 else f"<= {MAX_PROMPT_TOKENS}"
+            raise RequestError(f"request {self.request_id!r}: prompt_tokens must be {rule}, got {self.prompt_tokens}")
         if self.max_output_tokens < 1:
             raise RequestError(f"request {self.request_id!r}: max_output_tokens must be >= 1, got {self.max_output_tokens}")
         for name in ("ttft_slo_s", "tbt_slo_s"):

@@ -3,15 +3,17 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from math import isfinite
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vllm_kairos.core.linear import DecodeCost, FittedLimits, LinearStepModel, PrefillCost, ShapeLimits
+from vllm_kairos.core.linear import MAX_COEFFICIENT, DecodeCost, FittedLimits, LinearStepModel, PrefillCost, ShapeLimits
 from vllm_kairos.errors import ProfileError
 
 PROFILE_SCHEMA = 1
 """Raise when a field changes meaning or is removed; a reader refuses any other."""
+
+_MAX_WHOLE = 2**53  # what every JSON reader keeps exact
 
 _T = TypeVar("_T", PrefillCost, DecodeCost)
 
@@ -71,7 +73,7 @@ def load_profile(path: str | Path, *, model: str | None = None) -> Profile:
         raw = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ProfileError(f"profile {path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProfileError(f"profile {path}: must be a JSON document: {error}") from error
     try:
         profile = _from_json(_Reader("", raw))
@@ -184,14 +186,18 @@ class _Reader:
 
     def number(self, field: str) -> float:
         value = self._get(field)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
             raise ProfileError(f"{self._name(field)} must be a finite number >= 0, got {value!r}")
+        if value > MAX_COEFFICIENT:
+            raise ProfileError(f"{self._name(field)} must be <= {MAX_COEFFICIENT:g}, got {value!r}")
         return float(value)
 
     def whole(self, field: str, least: int = 0) -> int:
         value = self._get(field)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ProfileError(f"{self._name(field)} must be an integer >= {least}, got {value!r}")
+        if value > _MAX_WHOLE:
+            raise ProfileError(f"{self._name(field)} must be <= {_MAX_WHOLE}, got {value!r}")
         return value
 
     def items(self, field: str, kind: type[Any]) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ QUICK_BUDGET_S = 150.0
 FULL_BUDGET_S = 900.0
 DEFAULT_CHUNK_CANDIDATES = (2048, 1024, 512, 256, 128, 64)
 
+_CPU_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -105,10 +106,11 @@ def _parse_cpus(text: str) -> frozenset[int]:
     usable = os.sched_getaffinity(0)
     cpus: set[int] = set()
     for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        found = _CPU_RANGE.fullmatch(part.strip())
+        if found is None:
             raise ConfigError(f"--cpus must look like 0-3,6, got {text!r}")
-        cpus |= set(range(int(first), int(last if dash else first) + 1))
+        first, last = found.groups()
+        cpus |= set(range(int(first), int(last or first) + 1))
     if not cpus or not cpus <= usable:
         raise ConfigError(f"--cpus must be among the usable CPUs {sorted(usable)}, got {text!r}")
     return frozenset(cpus)
