@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kairos_router import flag_values
 from vllm_kairos.errors import ConfigError
 
 UNBOUNDED = 2**32 - 1
@@ -188,7 +189,14 @@ def _toy_urls(values: Mapping[str, Any], who: str, *, default_port: int) -> tupl
     ports = ports or (default_port,) * len(hosts)
     if len(hosts) != len(ports):
         raise ConfigError(f"--{who}-hosts and --{who}-ports must be equally many, got {len(hosts)} and {len(ports)}")
-    return tuple(f"http://{host}:{port}" for host, port in zip(hosts, ports, strict=True))
+    return tuple(_toy_url(who, host, port) for host, port in zip(hosts, ports, strict=True))
+
+
+def _toy_url(who: str, host: str, port: int) -> str:
+    try:
+        return flag_values.worker_url(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    except ValueError:
+        raise ConfigError(f"--{who}-hosts must be host names or addresses, got {host!r}") from None
 
 
 def _check_workers(prefill: tuple[PrefillTarget, ...], decode: tuple[str, ...]) -> None:

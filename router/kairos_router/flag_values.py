@@ -98,6 +98,7 @@ def worker_url(raw: str) -> str:
     try:
         parts = urlsplit(raw)
         host, port = parts.hostname, parts.port
+        (host or "").encode("idna")  # a name that cannot be looked up
     except ValueError:
         raise ValueError(rule) from None
     extra = parts.username or parts.password or parts.query or parts.fragment or parts.path not in ("", "/")
@@ -116,10 +117,19 @@ def prefill(raw: str) -> tuple[str, int | None]:
     return worker_url(url), None if bootstrap == "none" else integer(1, 65535)(bootstrap)
 
 
+def is_endpoint(address: str) -> bool:
+    """Say whether ZMQ can connect to `address`: tcp://HOST:PORT or ipc://PATH."""
+    scheme, _, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    if scheme == "tcp":
+        return bool(host) and port.isdecimal() and port.isascii() and len(port) <= 5 and 1 <= int(port) <= 65535
+    return scheme == "ipc" and bool(rest)
+
+
 def state_endpoint(raw: str) -> tuple[str, str]:
     """`NODE=ADDR`, ADDR being a ZMQ address."""
     node, _, address = raw.partition("=")
-    if not node or not address.startswith(("tcp://", "ipc://")):
+    if not node or not is_endpoint(address):
         raise ValueError("must be NODE=tcp://HOST:PORT or NODE=ipc://PATH")
     return node, address
 

@@ -82,6 +82,7 @@ def read_key(file: Path | None) -> bytes | None:
 
 
 _MIN_KEY_BYTES = 16
+_BACKLOG = 1024
 
 
 def bind(flag: str, host: str, port: int) -> socket.socket:
@@ -89,8 +90,9 @@ def bind(flag: str, host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         bound = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"{flag} host must be an address of this machine, got {host!r} ({error.strerror})") from error
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "no host name"
+        raise ConfigError(f"{flag} host must be an address of this machine, got {host!r} ({reason})") from error
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
@@ -240,11 +242,21 @@ async def _listening(inputs: Inputs, parts: Parts, fleet: Fleet) -> AsyncIterato
             runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
-            await web.SockSite(runner, bound, backlog=1024).start()
+            await _listen(runner, bound)
         host, port = inputs.main.getsockname()[:2]
         policy = inputs.config.deflect.policy
         _LOG.info("serving %d servers on %s:%d with policy %s", len(parts.workers.all()), host, port, policy)
         yield
+
+
+async def _listen(runner: web.AppRunner, bound: socket.socket) -> None:
+    """Serve on `bound`; raises ConfigError where another socket, bound to the same port, listens by now."""
+    try:
+        bound.listen(_BACKLOG)  # the event loop would keep a failure to itself
+    except OSError as error:
+        host, port = bound.getsockname()[:2]
+        raise ConfigError(f"port must be free on {host}, got {port} ({error.strerror})") from error
+    await web.SockSite(runner, bound, backlog=_BACKLOG).start()
 
 
 def metrics_app(metrics: RouterMetrics) -> web.Application:

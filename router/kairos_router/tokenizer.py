@@ -82,19 +82,21 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 def _settings(file: Path) -> Mapping[str, Any]:
     try:
-        settings = json.loads(file.read_text())
+        settings = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--tokenizer {file} must be JSON: {error}") from error
     return settings if isinstance(settings, dict) else {}
 
 
 def _template(directory: Path, settings: Mapping[str, Any]) -> Template | None:
     file = directory / "chat_template.jinja"
-    source = file.read_text() if file.is_file() else settings.get("chat_template")
+    source = _read(file) if file.is_file() else settings.get("chat_template")
     if isinstance(source, list):
-        source = next((each.get("template") for each in source if each.get("name") == "default"), None)
+        source = next(
+            (each.get("template") for each in source if isinstance(each, dict) and each.get("name") == "default"), None
+        )
     if not isinstance(source, str):
         return None
     environment = ImmutableSandboxedEnvironment(
@@ -107,6 +109,13 @@ def _template(directory: Path, settings: Mapping[str, Any]) -> Template | None:
         return environment.from_string(source)
     except TemplateError as error:
         raise ConfigError(f"--tokenizer {directory}: the chat template must be Jinja: {error}") from error
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--tokenizer {file} must be readable UTF-8 text: {error}") from error
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **_: Any) -> str:

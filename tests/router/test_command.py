@@ -57,6 +57,7 @@ def complaint(*arguments: str, port: str = "0") -> str:
         ((*NOBODY, "--worker-startup-timeout-secs", "0.2"), "kairos: --prefill http://127.0.0.1:1 must become healthy"),
         ((*NOBODY, "--state-key-file", "/nope"), "kairos: --state-key-file must be readable, got '/nope'"),
         ((*NOBODY, "--host", "no.such.host.invalid"), "kairos: --port host must be an address of this machine"),
+        ((*NOBODY, "--host", "a..b"), "kairos: --port host must be an address of this machine, got 'a..b' (no host name)"),
         ((*NOBODY, "--log-dir", "/proc/nope"), "kairos: --log-dir must be a writable directory, got '/proc/nope'"),
         ((*NOBODY, "--tokenizer", "/nope"), "kairos: --tokenizer must be a directory with tokenizer.json, got '/nope'"),
     ],
@@ -69,6 +70,14 @@ def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert complaint(*NOBODY, port=str(port)).startswith(f"kairos: --port must be free on 127.0.0.1, got {port}")
+
+
+async def test_a_port_that_another_router_took_meanwhile_is_named():
+    async with running(server(lambda _: prefilled())) as prefill, running(server(decode_server)) as decode:
+        port = str(_free_port())
+        arguments = ("--prefill", prefill.url, "--decode", decode.url, "--prometheus-port", port)
+        said = await asyncio.to_thread(complaint, *arguments, port=port)
+        assert said == f"kairos: port must be free on 127.0.0.1, got {port} (Address already in use)"
 
 
 def server(script: Script) -> Script:

@@ -88,6 +88,10 @@ BAD_COMMAND_LINES = [
     (("--deflect-policy", "static-length"), "--deflect-policy must be one of"),
     (("--ttft-slo-ms", "0"), "--ttft-slo-ms"),
     (("--state-endpoint", "p0"), "--state-endpoint must be NODE=tcp"),
+    (("--state-endpoint", "p0=tcp://h"), "--state-endpoint must be NODE=tcp"),
+    (("--state-endpoint", "p0=tcp://h:99999"), "--state-endpoint must be NODE=tcp"),
+    (("--decode", "http://a..b:2"), "--decode must be http://HOST:PORT .*, got 'http://a..b:2'"),
+    (("--prefiller-hosts", "a b"), "--prefiller-hosts must be host names or addresses, got 'a b'"),
     (("--prefiller-hosts", "a", "b", "--prefiller-ports", "1"), "equally many, got 2 and 1"),
     (("--retry-max-backoff-ms", "1"), "--retry-max-backoff-ms must be >="),
     (("--kv-lease-secs", "1"), "--kv-lease-margin-secs must be <"),
@@ -110,6 +114,9 @@ def test_both_roles_are_needed(missing):
 
 BAD_FILES = [
     ("prefill: [unclosed", "must be YAML"),
+    ("log_dir: 2020-99-99", "must be YAML: month must be in 1..12"),
+    ("port: " + "9" * 5000, "must be YAML"),
+    ("[" * 3000, "must be YAML"),
     ("- a\n- b", "must be a mapping of settings, got list"),
     ("prot: 8000", "prot is not a setting of this router, got 8000"),
     ("service_discovery: true", "Kubernetes"),
