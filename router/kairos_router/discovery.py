@@ -2,15 +2,17 @@
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
+from kairos_router.flag_values import is_endpoint
 from vllm_kairos.core.node import Role
 
 MAX_ANSWER_BYTES = 1 << 20
+MAX_RANKS = 1024
 
 
 class ProbeError(Exception):
@@ -39,7 +41,7 @@ class _NodeAnswer(msgspec.Struct, kw_only=True):
     vllm_version: str = ""
     block_size_tokens: int | None = None
     max_model_len_tokens: int | None = None
-    dp_size: int = 1
+    dp_size: Annotated[int, msgspec.Meta(le=MAX_RANKS)] = 1
 
 
 class _ModelCard(msgspec.Struct):
@@ -139,7 +141,7 @@ def reachable_endpoint(endpoint: str, worker_url: str) -> str | None:
     if scheme == "ipc":
         return endpoint if host in _NOT_REACHABLE else None
     bound, _, port = rest.rpartition(":")
-    if scheme != "tcp" or not port.isdecimal() or not bound:
+    if scheme != "tcp" or not is_endpoint(endpoint):
         return None
     shown = f"[{host}]" if ":" in host else host
     return f"tcp://{shown if bound in _NOT_REACHABLE else bound}:{port}"

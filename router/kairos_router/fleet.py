@@ -22,6 +22,7 @@ _LOG = logging.getLogger(__name__)
 _STRAGGLER_GRACE_S = 10.0
 """With each role served, a start waits this much longer for the rest."""
 _BREAKER_TICK_S = 0.5
+_MAX_NAME_CHARS = 256
 
 
 @dataclass(slots=True)
@@ -304,4 +305,6 @@ class Fleet:
 
 
 def _own_name(facts: NodeFacts) -> str | None:
-    return facts.node_id if facts.node_id and "/" not in facts.node_id else None
+    name = facts.node_id or ""
+    fits = 0 < len(name) <= _MAX_NAME_CHARS and "/" not in name and name.isprintable()  # it stands in headers and labels
+    return name if fits else None

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from vllm_kairos.errors import StateError, WireError
 from vllm_kairos.wire.codec import STATE_TOPIC, StateDecoder
 from vllm_kairos.wire.messages import NodeStateMessage, StepSample
 
+_LOG = logging.getLogger(__name__)
 _REASONS = (
     ("signature", "unsigned"),
     ("replayed or reordered", "replayed"),
@@ -86,12 +88,9 @@ class FeedIntake:
     key: bytes | None = None
     models: Mapping[Role, StepLatencyModel] = field(default_factory=dict)  # for predicted against measured steps
     on_restart: Callable[[str], None] = lambda name: None  # a worker's boot id or model changed
-    _decoder: StateDecoder = field(init=False)
+    _decoders: dict[str, StateDecoder] = field(default_factory=dict)  # by worker: one cannot use up another's sequence
     _heard: dict[str, _Heard] = field(default_factory=dict)
     _node_of_engine: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._decoder = StateDecoder(self.key)
 
     def take(self, worker_name: str, frames: Sequence[bytes], now_s: float) -> None:
         """Apply one message that came from `worker_name`'s address at `now_s`; never raises."""
@@ -100,7 +99,7 @@ class FeedIntake:
             self.metrics.feed_dropped(_FOREIGN)
             return
         try:
-            message = self._decoder.decode(frames)
+            message = self._decoder(worker_name).decode(frames)
             node_id = node_id_of(worker, message)
             if node_id is None:
                 self.metrics.feed_dropped(_FOREIGN)
@@ -113,9 +112,14 @@ class FeedIntake:
         else:
             self._accept(worker, message, state)
 
+    def _decoder(self, worker_name: str) -> StateDecoder:
+        if worker_name not in self._decoders:
+            self._decoders[worker_name] = StateDecoder(self.key)
+        return self._decoders[worker_name]
+
     def forget(self, worker: Worker) -> None:
         """Drop what is kept of a worker that was removed."""
-        self._decoder.forget(worker.name)
+        self._decoders.pop(worker.name, None)
         for node_id in worker.node_ids:
             heard = self._heard.pop(node_id, None)
             if heard is not None:
@@ -220,5 +224,7 @@ class FeedSubscriber:
             while True:
                 frames = await socket.recv_multipart()
                 self._intake.take(worker_name, frames, self._now_s())
+        except zmq.ZMQError as error:
+            _LOG.error("server %s: its state cannot be followed at %s: %s", worker_name, ", ".join(endpoints), error)
         finally:
             socket.close(linger=0)

@@ -105,3 +105,8 @@ async def test_health_is_a_200_and_nothing_else(aiohttp_server, session):
         await prober.health(f"http://127.0.0.1:{server.port}", "/health")
     with pytest.raises(ProbeError, match="Connection refused"):
         await prober.health("http://127.0.0.1:1", "/health")
+
+
+async def test_more_ranks_than_a_server_can_have_are_nonsense(aiohttp_server, session):
+    with pytest.raises(ProbeError, match=r"Expected `int` <= 1024 - at `\$\.dp_size`"):
+        await facts_of(aiohttp_server, session, {"/kairos/node": {**NODE, "dp_size": 10**9}})

@@ -119,6 +119,13 @@ async def test_servers_are_known_by_their_own_names_and_followed():
         assert it.fleet.models == {"m", "/models/m"}
 
 
+@pytest.mark.parametrize("name", ["a/b", "a\r\nset-cookie: x", "d" * 1000])
+async def test_a_name_that_fits_no_header_is_not_taken(name):
+    async with rig({P: PREFILL, D: replace(DECODE, node_id=name)}) as it:
+        await it.start()
+        assert {worker.name for worker in it.registry.all()} == {"p0", "d:1"}
+
+
 async def test_a_plain_vllm_server_is_known_by_host_and_port():
     plain = NodeFacts(models=frozenset({"m"}))
     async with rig({P: plain, D: plain}, endpoints={"d:1": ("tcp://given:1",)}) as it:
@@ -247,6 +254,7 @@ async def test_a_removed_server_is_forgotten_everywhere():
         ("ipc:///tmp/state", "http://gpu-1:8000", None),
         ("inproc://x", "http://gpu-1:8000", None),
         ("tcp://nonsense", "http://gpu-1:8000", None),
+        ("tcp://*:99999", "http://gpu-1:8000", None),
     ],
 )
 def test_a_bind_address_becomes_one_to_connect_to(endpoint, url, address):

@@ -276,3 +276,23 @@ async def test_frames_arrive_over_zmq_and_stop_when_left():
         await subscriber.close()
         publisher.close(linger=0)
         context.term()
+
+
+def test_a_node_that_claims_anothers_id_does_that_one_no_harm():
+    feed = Feed(key=KEY)
+    feed.send(1.0)
+    feed.send(1.1, through="p0", boot_id="boot-9", sequence=1)
+    feed.send(1.1, through="p0", sequence=2**63)
+    assert feed.dropped("foreign") == 2
+    feed.send(1.2, sequence=2, running_decodes=7)
+    assert feed.node("d0", 1.2).running_decodes == 7
+
+
+async def test_an_address_that_cannot_be_connected_to_ends_that_feed_alone(caplog):
+    feed = Feed()
+    subscriber = FeedSubscriber(feed.intake, lambda: 0.0)
+    await subscriber.follow("d0", ("tcp://a b:5",))
+    await asyncio.sleep(0)
+    await subscriber.follow("d0", ())
+    await subscriber.close()
+    assert "server d0: its state cannot be followed at tcp://a b:5" in caplog.text
