@@ -8,6 +8,7 @@ import msgspec
 from kairos_router.payload import KV_KEY
 
 _KV_KEY_BYTES = KV_KEY.encode()
+_UNREADABLE = (msgspec.DecodeError, RecursionError)
 
 
 class TokenDetails(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ def read_prefill(raw: bytes) -> PrefillAnswer:
     """Read a prefill leg's 200; an error object, an abort or a missing handle is a fault, not a success."""
     try:
         answer = msgspec.json.decode(raw, type=_Answer)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         return PrefillAnswer(fault=f"not an answer: {error}")
     if answer.error is not None or answer.object == "error":
         return PrefillAnswer(fault="error object in a 200")
@@ -76,7 +77,7 @@ def read_usage(raw: bytes) -> Usage | None:
     """Return a JSON answer's `usage`, None when it has none."""
     try:
         return msgspec.json.decode(raw, type=_Answer).usage
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return None
 
 
@@ -84,7 +85,7 @@ def holds_error(raw: bytes) -> bool:
     """Say whether a 200's JSON body is an error object."""
     try:
         answer = msgspec.json.decode(raw, type=_Answer)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return False
     return answer.error is not None or answer.object == "error"
 
@@ -93,7 +94,7 @@ def error_status(raw: bytes) -> int:
     """The HTTP status that an error object names, 500 where it names none."""
     try:
         answer = msgspec.json.decode(raw, type=_Answer)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return 500
     code = answer.error.get("code") if isinstance(answer.error, dict) else None
     return code if isinstance(code, int) and 400 <= code < 600 else 500
@@ -108,7 +109,7 @@ def strip_kv_params(raw: bytes) -> bytes:
         return raw
     try:
         body = msgspec.json.decode(raw)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return raw
     if not isinstance(body, dict):
         return raw

@@ -83,6 +83,8 @@ class Front:
             await self._refuse(refused, story, sink)
         except RequestError as error:
             await self._refuse(Refusal(400, "invalid-request", str(error)), story, sink)
+        except RecursionError:
+            await self._refuse(Refusal(400, "invalid-request", "request body is nested too deeply"), story, sink)
         return sink.status
 
     async def _incoming(self, request: web.Request, path: str, request_id: str) -> Incoming:
@@ -122,3 +124,5 @@ async def _read(request: web.Request) -> bytes:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
         raise Refusal(413, "body-too-large", "request body is larger than --max-payload-size") from error
+    except web.RequestPayloadError as error:
+        raise RequestError(f"request body cannot be read: {' '.join(str(error).split())}") from error

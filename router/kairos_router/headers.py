@@ -34,6 +34,7 @@ _NOT_TO_SERVERS = _HOP_BY_HOP | {
     "host",
     "content-length",
     "accept-encoding",
+    "content-encoding",  # bodies were decoded when they were read
     "cookie",
     DATA_PARALLEL_RANK,  # chosen per leg; a client's rank would land on whichever role comes first
     PINNED_PREFILL,

@@ -17,6 +17,7 @@ from vllm_kairos.errors import RequestError
 UNSUPPORTED = "unsupported-by-two-leg"
 CLIENT_ASKED = "client-asked"
 OVER_MODEL_LENGTH = "over-model-length"
+_LOGGED_MODEL_CHARS = 256
 
 
 class _Force(msgspec.Struct, frozen=True):
@@ -48,7 +49,8 @@ class Intake:
         pinned = self._pinned(incoming)
         count = await self._tokens.count(request.endpoint, request.body)
         force = self._force(request, incoming, count)
-        story.model, story.prompt_tokens, story.prompt_tokens_exact = request.model, count.prompt_tokens, count.exact
+        story.model = request.model[:_LOGGED_MODEL_CHARS]
+        story.prompt_tokens, story.prompt_tokens_exact = count.prompt_tokens, count.exact
         unique = self._new_unique()
         shape = RequestShape(
             request_id=unique,

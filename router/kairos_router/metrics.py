@@ -17,6 +17,7 @@ from vllm_kairos.core.shapes import Route
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 MAX_MODEL_NAMES = 1000
+MAX_LABEL_CHARS = 256
 
 _TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 10, 20, 40, 80, 160)
 _LEG_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800)
@@ -25,7 +26,7 @@ _STEP_ERROR_BUCKETS_S = (-0.1, -0.05, -0.02, -0.01, -0.005, -0.002, 0, 0.002, 0.
 
 
 class BoundedLabel:
-    """Lets the first `limit` values through and calls every later one "other"."""
+    """Lets the first `limit` values through and calls every later one, and any long one, "other"."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -34,7 +35,7 @@ class BoundedLabel:
     def __call__(self, value: str) -> str:
         if value in self._seen:
             return value
-        if len(self._seen) >= self._limit:
+        if len(self._seen) >= self._limit or len(value) > MAX_LABEL_CHARS:
             return "other"
         self._seen.add(value)
         return value

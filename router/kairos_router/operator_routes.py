@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
+from kairos_router import flag_values
 from kairos_router.drain import Drain
 from kairos_router.metrics import CONTENT_TYPE, RouterMetrics
 from kairos_router.payload import parse_object
@@ -131,7 +132,7 @@ class OperatorRoutes:
 
     def _check_key(self, request: web.Request) -> None:
         given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
-        if self._api_key and not hmac.compare_digest(given.encode(), self._api_key.encode()):
+        if self._api_key and not hmac.compare_digest(given.encode(errors="surrogateescape"), self._api_key.encode()):
             raise Refusal(401, "unauthorized", "this route needs the router's API key as a bearer token")
 
     def _shown(self, worker: Worker) -> dict[str, Any]:
@@ -180,9 +181,10 @@ def _port(asked: dict[str, Any]) -> int | None:
     if value is None:
         return None
     try:
-        return int(value)
-    except (TypeError, ValueError):
-        raise RequestError(f"bootstrap_port must be a whole number, got {value!r}") from None
+        port: int = flag_values.integer(1, 65535)(str(value))
+    except ValueError as error:
+        raise RequestError(f"bootstrap_port {error}, got {value!r}") from None
+    return port
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

@@ -4,6 +4,7 @@ The decode leg is the client's own bytes with `kv_transfer_params` appended, so 
 re-encoding; the prefill leg is a changed copy of the parsed body.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -150,13 +151,22 @@ RELEASE_MODEL = "kairos-release-kv"
 
 def without_client_params(raw: bytes) -> bytes:
     """Drop what a client may not set from a pass-through body; the same bytes when there is nothing to drop."""
-    try:
-        body = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return raw
+    body = _as_servers_read(raw)
     if not isinstance(body, dict) or not _forbidden_paths(body):
         return raw
-    return msgspec.json.encode(_without_forbidden(body))
+    return json.dumps(_without_forbidden(body)).encode()
+
+
+def _as_servers_read(raw: bytes) -> Any:
+    """Decode what Python's json takes: NaN, lone surrogates, a byte order mark and UTF-16 too. None: not JSON."""
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        pass
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return None
 
 
 def _with_kv_params(request: ParsedRequest, value: Mapping[str, Any]) -> bytes:

@@ -105,7 +105,7 @@ def read(data: bytes) -> Event | None:
     """Decode one event's data, None when it is not the JSON of an answer."""
     try:
         return _EVENT_DECODER.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

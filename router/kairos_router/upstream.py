@@ -24,6 +24,9 @@ CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 3.0
 """Idle connections are dropped before vLLM's server drops them, which it does after 5 s by default."""
 
+MAX_ANSWER_BYTES = 512 * 1024 * 1024
+"""A longer answer that is not a stream is broken off: it is held in memory."""
+
 
 class ServerAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A server's complete answer, kept to be passed on."""
@@ -98,9 +101,18 @@ class _HttpAnswer:
 
     async def read(self) -> bytes:
         try:
-            return await self.response.read()
+            length = self.response.content_length
+            return await (self.response.read() if length is not None and length <= MAX_ANSWER_BYTES else self._read_bounded())
         except (aiohttp.ClientError, OSError) as error:
             raise UpstreamFailure(Failure.BROKEN, _say(error)) from error
+
+    async def _read_bounded(self) -> bytes:
+        body = bytearray()
+        async for chunk in self.response.content.iter_any():
+            body += chunk
+            if len(body) > MAX_ANSWER_BYTES:
+                raise UpstreamFailure(Failure.BROKEN, f"answer is longer than {MAX_ANSWER_BYTES} bytes")
+        return bytes(body)
 
 
 @dataclass(slots=True)

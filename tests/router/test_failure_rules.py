@@ -121,6 +121,7 @@ async def test_an_adapter_missing_on_prefill_is_served_by_decode():
         Reply(json={"object": "error", "message": "engine died"}),
         Reply(json={"choices": [{"finish_reason": "length"}]}),
         Reply(json=[]),
+        Reply(parts=[b'{"choices": ' + b"[" * 5000]),
     ],
 )
 async def test_a_prefill_200_without_a_handle_is_not_a_success(faulty):

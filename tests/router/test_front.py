@@ -1,6 +1,7 @@
 """The router's own answers: operators' routes, admission, draining, bad input, many requests."""
 
 import asyncio
+import gzip
 import random
 
 import aiohttp
@@ -57,6 +58,8 @@ async def test_servers_are_listed_added_and_removed():
         ({"url": "http://127.0.0.1:9"}, "role must be one of"),
         ({"role": "decode"}, "url must be a non-empty string"),
         ({"url": "http://127.0.0.1:9", "role": "decode", "bootstrap_port": "x"}, "bootstrap_port must be"),
+        ({"url": "http://127.0.0.1:9", "role": "decode", "bootstrap_port": 1e300}, "bootstrap_port must be an integer from 1"),
+        ({"url": "http://127.0.0.1:9", "role": "decode", "bootstrap_port": -5}, "bootstrap_port must be an integer from 1"),
         ([1], "request body must be a JSON object"),
     ],
 )
@@ -217,3 +220,37 @@ async def test_a_client_error_does_not_keep_the_connection_hostage():
         for _ in range(3):
             async with session.post(up.url + "/v1/completions", data=b"{") as response:
                 assert response.status == 400
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/embeddings"])
+async def test_a_body_nested_without_end_is_a_400(path):
+    raw = b'{"vllm_xargs":' * 400 + b"1" + b"}" * 400
+    async with cluster() as up, up.session.post(up.url + path, data=raw) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["reason"] == "invalid-request"
+
+
+async def test_a_compressed_body_goes_on_plain_and_a_broken_one_is_a_400():
+    packed, coding = gzip.compress(b'{"model": "m", "prompt": "hi"}'), {"content-encoding": "gzip"}
+    async with cluster() as up:
+        async with up.session.post(up.url + "/v1/completions", data=packed, headers=coding) as response:
+            assert response.status == 200
+        assert all("content-encoding" not in leg.headers for leg in up.prefill[0].received + up.decode[0].received)
+        async with up.session.post(up.url + "/v1/completions", data=b"no gzip", headers=coding) as response:
+            assert response.status == 400
+            assert "Can not decode content-encoding" in (await response.json())["error"]["message"]
+
+
+async def test_a_key_of_other_bytes_is_a_401():
+    async with cluster(api_key="k") as up:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(up.url.rpartition(":")[2]))
+        writer.write(b"GET /workers HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+
+
+async def test_a_long_model_name_fills_no_label_and_no_log():
+    async with cluster() as up:
+        assert (await up.complete(model="m" * 10_000))[0] == 200
+        assert b"mmmmm" not in up.parts.metrics.render()
+        assert len(up.records()[0]["model"]) == 256

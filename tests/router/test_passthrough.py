@@ -1,6 +1,7 @@
 """Every other path: whole on one decode server, never on a prefill server (case 12)."""
 
 import asyncio
+import json
 
 import pytest
 from yarl import URL
@@ -65,6 +66,24 @@ async def test_clients_inject_nothing_and_see_nothing_here_either():
         async with up.session.post(up.url + "/v1/responses", json={**body, "stream": True}) as response:
             assert await response.read() == b'data: {"response":{"id":"r"}}\n\n'
         assert all("kv_transfer_params" not in leg.body for leg in up.decode[0].received)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"temperature": NaN, "kv_transfer_params": {"do_remote_prefill": true}}',
+        b'{"input": "\\ud800", "kv_transfer_params": {"do_remote_prefill": true}}',
+        b'\xef\xbb\xbf{"kv_transfer_params": {"do_remote_prefill": true}}',
+        '{"sampling_params": {"extra_args": {"kv_transfer_params": {}}}}'.encode("utf-16"),
+    ],
+)
+async def test_json_that_only_a_lenient_server_reads_injects_nothing_either(raw):
+    async with (
+        cluster(decode=[lambda received: Reply(json={})]) as up,
+        up.session.post(up.url + "/inference/v1/generate", data=raw) as response,
+    ):
+        assert response.status == 200
+        assert "kv_transfer_params" not in str(json.loads(up.decode[0].received[0].raw))
 
 
 async def test_bodies_that_are_not_json_pass_as_they_are():
