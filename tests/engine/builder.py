@@ -87,9 +87,6 @@ def build_scheduler(
         is_encoder_decoder=False,
         policy=policy,
     )
-    speculative = None
-    if draft_tokens:
-        speculative = SpeculativeConfig(model="ngram", num_speculative_tokens=draft_tokens, prompt_lookup_max=2)
     config = VllmConfig(
         model_config=model_config,
         cache_config=cache_config,
@@ -97,7 +94,7 @@ def build_scheduler(
         parallel_config=ParallelConfig(),
         device_config=DeviceConfig("cpu"),
         kv_transfer_config=_transfer_config(connector, connector_extra),
-        speculative_config=speculative,
+        speculative_config=_speculative_config(draft_tokens),
         additional_config={"kairos": kairos} if kairos is not None else {},
     )
     # The CPU platform turns async scheduling off and may resize the block; the mode under test is the argument's.
@@ -105,6 +102,12 @@ def build_scheduler(
     config.cache_config.block_size = block_size
     config.parallel_config.pipeline_parallel_size = pipeline_stages
     return _from_config(config, scheduler_class, blocks, block_size)
+
+
+def _speculative_config(draft_tokens: int) -> SpeculativeConfig | None:
+    if not draft_tokens:
+        return None
+    return SpeculativeConfig(model="ngram", num_speculative_tokens=draft_tokens, prompt_lookup_max=2)
 
 
 def _transfer_config(connector: str | None, extra: dict[str, Any] | None) -> KVTransferConfig | None:
