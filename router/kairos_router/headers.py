@@ -14,6 +14,7 @@ BYPASS = "x-bypass-remote-prefill"
 _PREFIX = "x-kairos-"
 _MAX_ID_CHARS = 128
 _ID_UNSAFE = re.compile(r"[^A-Za-z0-9._:-]")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # what no header may hold, though lenient parsers let it in
 _TRUE = frozenset({"1", "true", "yes", "on"})
 
 _HOP_BY_HOP = frozenset(
@@ -71,7 +72,8 @@ def leg_headers(incoming: Mapping[str, str], *, leg_id: str, dp_rank: int | None
 
 def client_headers(answered: Mapping[str, str], *, request_id: str) -> dict[str, str]:
     """A server's response headers as the client gets them."""
-    headers = {name: value for name, value in _lowered(answered).items() if name not in _NOT_TO_CLIENTS}
+    lowered = _lowered(answered).items()
+    headers = {name: value for name, value in lowered if name not in _NOT_TO_CLIENTS and not _CONTROL.search(value)}
     headers[REQUEST_ID] = request_id
     return headers
 

@@ -11,6 +11,7 @@ from kairos_router.job import Job, LegFailed, Sink
 from kairos_router.metrics import RouterMetrics
 from kairos_router.registry import Worker, WorkerRegistry
 from kairos_router.upstream import Answer, Call, ServerAnswer, Upstream, UpstreamFailure
+from vllm_kairos.errors import RequestError
 
 
 class Legs:
@@ -37,7 +38,7 @@ class Legs:
 
     async def prefill(self, job: Job, node_id: str) -> Handle:
         """Compute the prompt on `node_id`; raises LegFailed unless a handle comes back."""
-        worker, rank = self._workers.resolve(node_id)
+        worker, rank = self._resolve(Leg.PREFILL, node_id)
         call = self._call(job, Leg.PREFILL, worker, rank, payload.prefill_leg(job.request))
         with self._tracked(job, Leg.PREFILL, worker):
             try:
@@ -53,7 +54,7 @@ class Legs:
 
         `pulls`: the body carries a KV handle.
         """
-        worker, rank = self._workers.resolve(node_id)
+        worker, rank = self._resolve(Leg.DECODE, node_id)
         call = self._call(job, Leg.DECODE, worker, rank, body)
         with self._tracked(job, Leg.DECODE, worker):
             try:
@@ -63,6 +64,13 @@ class Legs:
             except UpstreamFailure as failure:
                 kind = _decode_failure(failure.failure, started=sink.started, pulls=pulls)
                 raise LegFailed(Leg.DECODE, worker.name, kind, failure.detail, failure.answer) from failure
+
+    def _resolve(self, leg: Leg, node_id: str) -> tuple[Worker, int | None]:
+        """The server of a node; one that was removed after the decision is as good as one that cannot be reached."""
+        try:
+            return self._workers.resolve(node_id)
+        except RequestError as error:
+            raise LegFailed(leg, node_id, Failure.REFUSED, "removed since the decision") from error
 
     def _handle(self, job: Job, worker: Worker, node_id: str, whole: ServerAnswer) -> Handle:
         failure = failures.of_status(whole.status, leg=Leg.PREFILL, rewritten=job.request.constrained)

@@ -197,7 +197,7 @@ def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
 
 async def _request(session: aiohttp.ClientSession, call: Call) -> aiohttp.ClientResponse:
     try:
-        return await session.request(
+        response = await session.request(
             call.method,
             URL(call.url, encoded=True),
             data=call.body or None,
@@ -208,6 +208,10 @@ async def _request(session: aiohttp.ClientSession, call: Call) -> aiohttp.Client
         raise UpstreamFailure(Failure.REFUSED, _say(error)) from error
     except (aiohttp.ClientError, OSError) as error:
         raise UpstreamFailure(Failure.RESET, _say(error)) from error
+    if not 200 <= response.status < 600:
+        response.close()
+        raise UpstreamFailure(Failure.RESET, f"status {response.status} is none of an answer")
+    return response
 
 
 def _say(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """Each row of the failure table, driven through a running router."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from kairos_router import failures
 from kairos_router.breaker import BreakerState
 from kairos_router.config import LimitSettings
 from kairos_router.failures import Action, Failure, Leg
-from tests.router.cluster import cluster
+from tests.router.cluster import cluster, until
 from tests.router.stubs import Reply, decode_server, handle, in_turn, prefilled, status
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "failure-rules.md"
@@ -244,3 +245,23 @@ async def test_every_decode_leg_carries_the_handle_of_its_own_prefill_server():
 
 def test_actions_are_all_used():
     assert {rule.action for rule in failures.rules().values()} == set(Action)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_server_removed_while_a_prefill_runs_fails_no_request(role):
+    gate = asyncio.Event()
+    prefill = [lambda received: Reply(gate=gate, json=prefilled().json)] * 2
+    async with cluster(prefill=prefill, decode=[decode_server] * 2) as up:
+        requests = [asyncio.create_task(up.complete()) for _ in range(4)]
+        await until(lambda: sum(stub.active for stub in up.prefill) == 4)
+        gone = getattr(up, role)[0]
+        up.parts.workers.remove(gone.name)
+        gate.set()
+        assert [(await request)[0] for request in requests] == [200] * 4
+        assert up.decode[0].received == [] if role == "decode" else len(up.decode[0].received) == 2
+
+
+async def test_a_status_that_is_none_is_a_lost_answer():
+    async with cluster(decode=[in_turn(lambda received: Reply(status=999), decode_server)]) as up:
+        assert (await up.complete())[0] == 200
+        assert up.records()[0]["retries"] == 1

@@ -120,3 +120,8 @@ async def test_objectives_come_from_headers_and_bad_ones_are_named(name):
             assert response.status == 200
         asked = up.policy.asked[-1]
         assert (asked.ttft_slo_s if "ttft" in name else asked.tbt_slo_s) == 0.25
+
+
+def test_a_server_header_that_no_answer_may_hold_is_dropped():
+    given = {"X-Odd": "a\x7fb", "X-Break": "a\r\nset-cookie: x", "X-Fine": "a\tb \u00e9"}
+    assert headers.client_headers(given, request_id="r") == {"x-fine": "a\tb \u00e9", "x-request-id": "r"}
