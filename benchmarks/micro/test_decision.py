@@ -1,16 +1,25 @@
-"""How long one decision takes: `pytest benchmarks/micro/test_decision.py -s` (one core, fixed seeds).
+"""How long one decision takes (one core, fixed seeds).
 
-Prints p50 and p99 per cluster and prompt, in wall and in thread CPU time: on a machine that others
+    python -m pytest benchmarks/micro/test_decision.py -s
+    KAIROS_BENCH_OUT=benchmarks/results/decision.json python -m pytest benchmarks/micro/test_decision.py -s
+
+The garbage collector is set as the router sets it while it serves. Prints p50 and p99 per cluster and prompt, in wall and in thread CPU time: on a machine that others
 use too, the first has their time slices in it. Asserts nothing about speed.
 """
 
+import gc
+import json
+import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import cycle
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.environment import describe_machine
 from vllm_kairos.core.events import Dispatched, Ended, FirstToken, NodeAdded, NodeReported
 from vllm_kairos.core.linear import DecodeCost, LinearStepModel, PrefillCost
 from vllm_kairos.core.node import LinkState, NodeState, Role
@@ -69,24 +78,42 @@ def _request(prompt: int, number: int) -> RequestShape:
     return RequestShape(request_id=str(number), prompt_tokens=prompt + number % 61, max_output_tokens=200)
 
 
-def _report(name: str, one: Callable[[], object]) -> None:
-    """Print percentiles of `ROUNDS` single calls, in microseconds."""
+@pytest.fixture(scope="module")
+def results() -> Iterator[dict[str, Any]]:
+    """Collects the figures and writes them where KAIROS_BENCH_OUT says."""
+    collected: dict[str, Any] = {}
+    yield collected
+    if out := os.environ.get("KAIROS_BENCH_OUT"):
+        document = {"benchmark": "decision", "unit": "us", "environment": describe_machine(), **collected}
+        Path(out).write_text(json.dumps(document, indent=2) + "\n")
+
+
+def _measure(one: Callable[[], object]) -> dict[str, dict[str, float]]:
+    """Percentiles of `ROUNDS` single calls, in microseconds."""
+    gc.collect()
+    gc.freeze()
     wall, cpu = [], []
     for _ in range(ROUNDS):
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
         one()
         cpu.append(time.thread_time() - cpu_s)
         wall.append(time.perf_counter() - wall_s)
-    figures = []
-    for label, seconds in (("wall", sorted(wall)), ("cpu", sorted(cpu))):
-        p50, p99 = seconds[ROUNDS // 2], seconds[ROUNDS * 99 // 100]
-        figures.append(f"{label} p50 {p50 * 1e6:7.1f} p99 {p99 * 1e6:7.1f} us")
-    print(f"\n{name:<32} {'   '.join(figures)}")  # noqa: T201
+    gc.unfreeze()
+    return {label: _percentiles(sorted(seconds)) for label, seconds in (("wall", wall), ("cpu", cpu))}
+
+
+def _percentiles(ordered_s: list[float]) -> dict[str, float]:
+    return {f"p{percent}": round(ordered_s[len(ordered_s) * percent // 100] * 1e6, 1) for percent in (50, 99)}
+
+
+def _report(name: str, one: Callable[[], object], results: dict[str, Any]) -> None:
+    results[name] = _measure(one)
+    print(f"\n{name:<32} {json.dumps(results[name])}")  # noqa: T201
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 @pytest.mark.parametrize(("prefills", "decodes"), SIZES, ids=lambda size: str(size))
-def test_decide(benchmark, prefills, decodes, prompt):
+def test_decide(benchmark, results, prefills, decodes, prompt):
     model = A100
     policy = make_policy("kairos", prefill_model=model, decode_model=model, settings=DecisionSettings())
     inputs = cycle([(_cluster(prefills, decodes, seed), _request(prompt, seed)) for seed in range(20)])
@@ -95,12 +122,12 @@ def test_decide(benchmark, prefills, decodes, prompt):
         nodes, request = next(inputs)
         return policy.decide(request, nodes, 1.0)
 
-    _report(f"decide {prefills}P{decodes}D {prompt} tokens", one)
+    _report(f"decide {prefills}P{decodes}D {prompt} tokens", one, results)
     benchmark(one)
 
 
 @pytest.mark.parametrize(("prefills", "decodes"), SIZES, ids=lambda size: str(size))
-def test_dispatch_and_view(benchmark, prefills, decodes):
+def test_dispatch_and_view(benchmark, results, prefills, decodes):
     """One request through the view: sent, seen in the next `nodes()`, ended."""
     view, names = ClusterView(), []
     for state in _cluster(prefills, decodes, 0):
@@ -120,5 +147,5 @@ def test_dispatch_and_view(benchmark, prefills, decodes):
         view.apply(Ended("new", 0.3))
         return nodes
 
-    _report(f"view {prefills}P{decodes}D, 64 running on each", one)
+    _report(f"view {prefills}P{decodes}D, 64 running on each", one, results)
     benchmark(one)

@@ -15,7 +15,6 @@ stock: the same chunks by its long-prefill threshold).
 import gc
 import json
 import os
-import platform
 import statistics
 import time
 import warnings
@@ -23,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from benchmarks.environment import describe_machine
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -128,22 +129,11 @@ def results() -> Any:
     if out := os.environ.get("KAIROS_BENCH_OUT"):
         import vllm
 
-        environment = {
-            "python": platform.python_version(),
-            "machine": _cpu(),
-            "cores": os.cpu_count(),
-            "vllm": vllm.__version__,
-        }
+        environment = {**describe_machine(), "vllm": vllm.__version__}
         Path(out).write_text(
             json.dumps({"benchmark": "scheduler step", "running": RUNNING, "environment": environment, **collected}, indent=2)
             + "\n"
         )
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def _kairos_class() -> Any:

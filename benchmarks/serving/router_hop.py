@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import shutil
 import socket
 import statistics
@@ -26,6 +25,8 @@ from pathlib import Path
 
 import psutil
 import uvloop
+
+from benchmarks.environment import describe_machine
 
 PREFILL_PORT, DECODE_PORT = 18100, 18200
 PREFILL, DECODE = f"http://127.0.0.1:{PREFILL_PORT}", f"http://127.0.0.1:{DECODE_PORT}"
@@ -244,7 +245,7 @@ def main() -> None:
     summary = {
         "command": "python -m benchmarks.serving.router_hop "
         + " ".join(f"--peer {p.partition('=')[0]}=PATH" for p in args.peer),
-        "machine": {"cpu_count": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
+        "environment": describe_machine(),
         "repeats": rows,
         **summarise(rows),
     }
