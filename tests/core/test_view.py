@@ -231,6 +231,8 @@ def test_what_happens_to_unknown_nodes_and_requests_changes_nothing():
         TransferObserved("ghost", "d", 10, 1.0),
         TransferObserved("p", "d", 0, 1.0),
         TransferObserved("p", "d", 10, 0.0),
+        TransferObserved("p", "d", 10, inf),
+        TransferObserved("p", "d", 10, 1e308),
     ):
         made.apply(event)
     assert made.nodes(10.2) == before

@@ -12,6 +12,7 @@ from vllm_kairos.core.node import NodeState, Role
 from vllm_kairos.core.shapes import Route
 
 _TRANSFER_MEMORY = 0.75  # weight that earlier transfers keep when a new one is measured
+_LONGEST_TRANSFER_S = 3600.0  # a longer one measures no link, and sums of such would overflow
 
 
 @dataclass(slots=True)
@@ -176,7 +177,7 @@ class ClusterView:
 
     def _transfer_observed(self, event: events.TransferObserved) -> None:
         both = event.prefill_node in self._nodes and event.decode_node in self._nodes
-        if not both or event.transferred_bytes <= 0 or not event.transfer_s > 0:
+        if not both or event.transferred_bytes <= 0 or not 0 < event.transfer_s <= _LONGEST_TRANSFER_S:
             return
         sources = self._transfers.setdefault(event.decode_node, {})
         size, time_s = sources.get(event.prefill_node, (0.0, 0.0))
