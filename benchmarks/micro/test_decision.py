@@ -3,8 +3,9 @@
     python -m pytest benchmarks/micro/test_decision.py -s
     KAIROS_BENCH_OUT=benchmarks/results/decision.json python -m pytest benchmarks/micro/test_decision.py -s
 
-The garbage collector is set as the router sets it while it serves. Prints p50 and p99 per cluster and prompt, in wall and in thread CPU time: on a machine that others
-use too, the first has their time slices in it. Asserts nothing about speed.
+The garbage collector is set as the router sets it while it serves. Prints p50 and p99 per cluster and
+prompt, in wall and in thread CPU time: on a machine that others use too, the first has their time
+slices in it. Asserts nothing about speed.
 """
 
 import gc

@@ -167,26 +167,3 @@ def test_limits_are_gone_after_the_step(build: Any) -> None:
     step(scheduler)
     assert "_reserve_prefill_lookahead" not in vars(scheduler)
     assert scheduler._kairos_planner.step is None
-
-
-def test_nixl_progress_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The delay reaches every agent, through NIXL's own bindings, and applying it twice changes nothing."""
-    agents: list[tuple[str, int]] = []
-    bindings = SimpleNamespace(nixlAgent=lambda name, config: agents.append((name, config.pthrDelay)), other=7)
-    api = SimpleNamespace(nixlBind=bindings)
-    monkeypatch.setattr(compat.importlib, "import_module", lambda name: api)
-    assert compat.delay_nixl_progress(500)
-    assert compat.delay_nixl_progress(2000)
-    api.nixlBind.nixlAgent("agent", SimpleNamespace(pthrDelay=0))
-    assert agents == [("agent", 2000)]
-    assert api.nixlBind.other == 7
-    assert api.nixlBind._bindings is bindings
-
-
-def test_nixl_wrapper_builds_agents_as_we_expect() -> None:
-    pytest.importorskip("nixl")
-    import nixl._api as api
-
-    source = inspect.getsource(api.nixl_agent.__init__)
-    assert "nixlBind.nixlAgent(" in source
-    assert "pthrDelay" in source

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
 from vllm_kairos import register
-from vllm_kairos.engine import compat, plugin
+from vllm_kairos.engine import compat, compat_nixl, plugin
 from vllm_kairos.engine.endpoint import KairosEndpoint, describe_node, schedule_problem
 from vllm_kairos.errors import ConfigError, UnsupportedVersionError
 
@@ -26,7 +26,7 @@ def test_register_is_idempotent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_delay_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     monkeypatch.setenv(plugin.PROGRESS_DELAY_VARIABLE, "2000")
-    monkeypatch.setattr(compat, "delay_nixl_progress", lambda delay: seen.append(delay) or True)
+    monkeypatch.setattr(compat_nixl, "delay_nixl_progress", lambda delay: seen.append(delay) or True)
     register()
     assert seen == [2000]
 

@@ -4,7 +4,6 @@ Read against vLLM 0.30.0, 0.31.0 and 0.32.0 (installed) and 0.33 (source). Each 
 function or class whose docstring names it; tests/engine/test_compat.py fails when a new vLLM moves one.
 """
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import MethodType
@@ -306,33 +305,3 @@ def register_connector(name: str, module_path: str, class_name: str) -> None:
 def connector_class(name: str) -> Any:
     """The class of a v1 connector registered with vLLM; ValueError when there is none."""
     return KVConnectorFactory.get_connector_class_by_name(name)
-
-
-class _DelayedBindings:
-    """NIXL's bindings, with agents whose progress thread rests `delay_us` between polls."""
-
-    def __init__(self, bindings: Any, delay_us: int) -> None:
-        self._bindings = bindings
-        self._delay_us = delay_us
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._bindings, name)
-
-    def nixlAgent(self, name: str, config: Any) -> Any:
-        config.pthrDelay = self._delay_us
-        return self._bindings.nixlAgent(name, config)
-
-
-def delay_nixl_progress(delay_us: int) -> bool:
-    """Let NIXL's progress thread sleep between polls; False when NIXL is not installed.
-
-    Seam: nixl._api (1.5) builds every agent through its module global `nixlBind` and sets
-    `pthrDelay = 0`, which makes the thread spin and cost a core even when idle.
-    """
-    try:
-        api: Any = importlib.import_module("nixl._api")
-    except ImportError:
-        return False
-    bindings = api.nixlBind._bindings if isinstance(api.nixlBind, _DelayedBindings) else api.nixlBind
-    api.nixlBind = _DelayedBindings(bindings, delay_us)
-    return True

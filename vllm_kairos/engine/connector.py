@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from vllm_kairos.engine import compat
+from vllm_kairos.engine.compat_nixl import own_cpus_only
 from vllm_kairos.engine.deflection import adopt_schedule, is_deflected
 from vllm_kairos.engine.ledger import TransferLedger
 from vllm_kairos.errors import ConfigError, WireError
@@ -26,6 +27,10 @@ class DeflectionAware:
     All it adds happens on the scheduler's side; everything else is inherited, so whatever vLLM asks
     of the wrapped connector reaches it unchanged.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        with own_cpus_only():
+            super().__init__(*args, **kwargs)
 
     @property
     def kairos_ledger(self) -> TransferLedger:

@@ -17,13 +17,13 @@ def register_connector() -> None:
     every vLLM process, also by those that use nothing of ours. Using our scheduler there raises.
     """
     try:
-        from vllm_kairos.engine import compat
+        from vllm_kairos.engine import compat, compat_nixl
     except UnsupportedVersionError as error:
         logger.error("%s; KairosScheduler and KairosNixlConnector are not available", error)
         return
     compat.register_connector("KairosNixlConnector", "vllm_kairos.engine.connector", "KairosNixlConnector")
     delay_us = progress_delay_us()
-    if delay_us is not None and not compat.delay_nixl_progress(delay_us):
+    if delay_us is not None and not compat_nixl.delay_nixl_progress(delay_us):
         logger.warning("%s is set, but NIXL is not installed", PROGRESS_DELAY_VARIABLE)
 
 
