@@ -128,7 +128,14 @@ class FeedIntake:
     def _accept(self, worker: Worker, message: NodeStateMessage, state: NodeState) -> None:
         self._note(worker, message, state.node_id)
         self.metrics.feed_message()
-        self.view.apply(NodeReported(state=state, boot_id=message.boot_id, received_at_s=state.observed_at_s))
+        self.view.apply(
+            NodeReported(
+                state=state,
+                boot_id=message.boot_id,
+                received_at_s=state.observed_at_s,
+                state_age_s=message.state_age_s,
+            )
+        )
         self._note_transfers(message, state.node_id)
         model = self.models.get(worker.role)
         if model is not None:

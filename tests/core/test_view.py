@@ -106,6 +106,16 @@ def test_a_report_that_can_show_it_ends_the_correction():
     assert at(made, "d", 10.3).links == ()
 
 
+def test_a_repeated_state_shows_nothing_of_what_arrived_after_it_was_read():
+    """A prefill node in a long step repeats the state from before the step."""
+    made = view()
+    made.apply(kept())
+    made.apply(NodeReported(P, "boot-1", 10.5, state_age_s=0.45))
+    assert at(made, "p", 10.6).queued_prefill_tokens == 160
+    made.apply(NodeReported(P, "boot-1", 10.6, state_age_s=0.02))
+    assert at(made, "p", 10.7).queued_prefill_tokens == 0
+
+
 def test_a_prompt_still_queued_is_counted_once():
     made = view()
     made.apply(kept())

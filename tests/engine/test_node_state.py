@@ -132,6 +132,19 @@ def test_a_repeated_message_carries_no_samples(endpoint: str, reader: Reader, re
     assert [one.step_samples for one in received if one.step_samples] == [message.step_samples]
 
 
+def test_a_repeated_message_says_how_old_its_state_is(
+    endpoint: str, reader: Reader, reported: tuple[Any, Recorder, Clock]
+) -> None:
+    """A long step or an idle engine repeats a state that shows nothing of what arrived meanwhile."""
+    _, recorder, _ = reported
+    publisher = StatePublisher(endpoint, key=KEY, period_s=0.02)
+    publisher.publish(recorder.sent[-1])
+    ages_s = [reader.read().state_age_s for _ in range(4)]
+    publisher.close()
+    assert ages_s == sorted(ages_s)
+    assert ages_s[-1] - ages_s[0] >= 0.06 * 0.5
+
+
 def test_fields(reported: tuple[Any, Recorder, Clock]) -> None:
     scheduler, recorder, clock = reported
     warm_decodes(scheduler, "A", "B", prompt=20)

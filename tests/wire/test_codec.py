@@ -131,6 +131,8 @@ def test_unknown_fields_of_the_same_schema_are_ignored() -> None:
         ({"queued_prompt_tokens": [3, -1]}, "queued_prompt_tokens"),
         ({"step_samples": [StepSample(1, 1, 1, 1, float("nan"))]}, "sample seconds"),
         ({"sent_at_s": float("inf")}, "sent_at_s"),
+        ({"state_age_s": float("nan")}, "state_age_s"),
+        ({"state_age_s": -1.0}, "state_age_s"),
     ],
 )
 def test_impossible_values_are_refused_by_name(changes: dict[str, object], field: str) -> None:

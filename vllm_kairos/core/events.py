@@ -28,6 +28,7 @@ class NodeReported:
     state: NodeState
     boot_id: str
     received_at_s: float
+    state_age_s: float = 0.0  # how old the state was when it was sent, by the node's own clock
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ class _Node:
     boot_id: str | None = None
     dead_boot_id: str | None = None
     received_at_s: float = -inf
+    state_age_s: float = 0.0
     accepting: bool = True
     base: NodeState | None = None  # the report under what the router knows of the node; None: to be worked out
     idle: NodeState | None = None  # `base` as it shows without a request or a measured link of ours
@@ -32,8 +33,8 @@ class _Node:
 class ClusterView:
     """What a policy decides on: `apply(event)` in, `nodes(now_s)` out.
 
-    A report is taken to show what was sent at least `settle_s` before it arrived; until then, or for
-    as long as the node is stale, the view counts it itself. Freshness goes by the receipt time alone:
+    A report is taken to show what was sent at least `settle_s` before its state was read; until then, or
+    for as long as the node is stale, the view counts it itself. Freshness goes by the receipt time alone:
     a node is stale from `stale_after_s` after its last report, and until its first one. A stale node
     shows its last known sizes and the router's own load on it, and comes back with its next report.
     """
@@ -96,7 +97,7 @@ class ClusterView:
         if not requests and not transfers:
             node.idle = node.idle or corrected(node.base, (), -inf, {})
             return node.idle
-        shown_until_s = -inf if stale else node.received_at_s - self._settle_s
+        shown_until_s = -inf if stale else node.received_at_s - node.state_age_s - self._settle_s
         rates = {prefill: size / time_s for prefill, (size, time_s) in (transfers or {}).items()}
         return corrected(node.base, requests.values(), shown_until_s, rates)
 
@@ -133,8 +134,9 @@ class ClusterView:
             return
         if node.boot_id not in (None, event.boot_id):
             node.dead_boot_id = node.boot_id
-            self._drop_lost(name, event.received_at_s - self._settle_s)
+            self._drop_lost(name, event.received_at_s - event.state_age_s - self._settle_s)
         node.boot_id, node.report, node.received_at_s = event.boot_id, event.state, event.received_at_s
+        node.state_age_s = event.state_age_s
         node.base = None
         self._next_stale_s = min(self._next_stale_s, event.received_at_s + self._stale_after_s)
         self._dirty.add(name)

@@ -26,8 +26,8 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each policy, alternating (1)")
     parser.add_argument("--duration-s", type=float, default=75.0, metavar="S", help="length of one run's load (75)")
     parser.add_argument("--rate", type=float, metavar="R", help="requests per second within a burst (from --pressure)")
-    pressure = "rate of a burst as a multiple of what the prefill server can take by the profile (1.5)"
-    parser.add_argument("--pressure", type=float, default=1.5, metavar="X", help=pressure)
+    pressure = "rate of a burst as a multiple of what the prefill server can take by the profile (1.1)"
+    parser.add_argument("--pressure", type=float, default=1.1, metavar="X", help=pressure)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of arrivals and lengths (0)")
     parser.add_argument("--ttft-slo-ms", type=float, default=4000.0, metavar="MS", help="TTFT objective (4000)")
     parser.add_argument("--tbt-slo-ms", type=float, default=250.0, metavar="MS", help="TBT objective (250)")

@@ -16,14 +16,16 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 class StatePublisher:
-    """Publishes the latest state at once when told, and repeats it every heartbeat period while idle.
+    """Publishes the latest state at once when told, and repeats it every heartbeat period while none comes.
 
-    Each message carries the next sequence number and the send time; a repeated one carries no
-    samples, so that a reader sees every sample at most once.
+    Each message carries the next sequence number, the send time and the age of the state in it, since
+    a repeated one shows nothing of what arrived meanwhile; it also carries no samples, so that a
+    reader sees every sample at most once.
     """
 
     def __init__(self, endpoint: str, *, key: bytes | None, period_s: float, clock: Callable[[], float] = time.time) -> None:
         self._key, self._period_s, self._clock = key, period_s, clock
+        self._read_at_s = 0.0
         self._condition = threading.Condition()
         self._latest: NodeStateMessage | None = None
         self._fresh = False
@@ -38,7 +40,7 @@ class StatePublisher:
         """Hand `message` to the sending thread; never blocks on the network."""
         with self._condition:
             self._latest = _with_unsent_samples(message, self._latest) if self._fresh else message
-            self._fresh = True
+            self._fresh, self._read_at_s = True, time.monotonic()
             self._condition.notify()
 
     def close(self) -> None:
@@ -64,7 +66,8 @@ class StatePublisher:
                 self._condition.wait()
             if self._closed or self._latest is None:
                 return None
-            message, self._fresh = self._latest, False
+            message = msgspec.structs.replace(self._latest, state_age_s=time.monotonic() - self._read_at_s)
+            self._fresh = False
             self._latest = msgspec.structs.replace(message, step_samples=[], transfer_samples=[])
             return message
 

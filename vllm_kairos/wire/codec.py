@@ -127,5 +127,7 @@ def _check_values(message: NodeStateMessage) -> None:
     seconds += [sample.transfer_s for sample in message.transfer_samples]
     if not all(math.isfinite(value) and value >= 0 for value in seconds):
         raise WireError("node state: sample seconds must be finite and >= 0")
+    if not (math.isfinite(message.state_age_s) and message.state_age_s >= 0):
+        raise WireError(f"node state: state_age_s must be a finite number >= 0, got {message.state_age_s}")
     if not math.isfinite(message.sent_at_s):
         raise WireError(f"node state: sent_at_s must be finite, got {message.sent_at_s}")

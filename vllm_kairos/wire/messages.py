@@ -43,6 +43,7 @@ class NodeStateMessage(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     sequence: int
     sent_at_s: float
+    state_age_s: float = 0.0  # how long before sending the state was read; grows while a step runs or nothing happens
     model: str
     engine_id: str  # the KV connector's engine id, "" without one
     running_decodes: int
