@@ -52,4 +52,4 @@ test: ## Everything above that checks something
 	ci/test.sh
 
 clean: ## Remove what the targets wrote into this checkout (the cache outside it stays)
-	rm -rf .kairos build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .kairos kairos-demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -141,7 +141,7 @@ def policy_spec(raw: str) -> str:
     """A deflection policy as `make_policy` takes it; `predictive` and `threshold:N` are other names for ours."""
     name, colon, argument = raw.partition(":")
     name = _POLICY_ALIASES.get(name, name)
-    plain, counted = ("never", "always", "kairos"), ("static-length", "static-queue", "dynamo-isl", "llmd-noncached")
+    plain, counted = ("never", "always", "kairos"), ("static-length", "static-queue")
     rule = f"must be one of {', '.join(plain)}, {', '.join(f'{each}:N' for each in counted)}"
     if name in plain and not colon:
         return name

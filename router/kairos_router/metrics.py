@@ -93,7 +93,7 @@ class RouterMetrics:
             self._ttft_error(route).observe(actual_s - predicted_s)
 
     def tokens_gap(self, seconds: float, route: Route) -> None:
-        """One gap between two events of a stream, divided by its tokens."""
+        """One gap between two events of a stream that bring text; an event may carry several tokens."""
         self._tbt(route).observe(seconds)
 
     def step_error(self, predicted_s: float, measured_s: float, node_id: str) -> None:
@@ -244,7 +244,9 @@ class RouterMetrics:
         self._ttft_error = _children(
             self._histogram("ttft_error_seconds", "Actual minus predicted TTFT", _ERROR_BUCKETS_S, "route")
         )
-        self._tbt = _children(self._histogram("tbt_seconds", "Time between tokens of streams", _TTFT_BUCKETS_S, "route"))
+        self._tbt = _children(
+            self._histogram("tbt_seconds", "Gap between events of streams that bring text", _TTFT_BUCKETS_S, "route")
+        )
         self._step_error = _children(
             self._histogram("step_error_seconds", "Measured minus predicted step of an engine", _STEP_ERROR_BUCKETS_S, "node")
         )
