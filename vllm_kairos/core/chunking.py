@@ -89,14 +89,14 @@ def build_schedule(
 class _Plan:
     """A schedule under construction: where the prompt stands and what its steps add up to."""
 
-    __slots__ = ("_decodes", "_done", "_in_range", "_kv", "_limit_s", "_model", "_runs", "_total_s", "_worst_s")
+    __slots__ = ("_decodes", "_done", "_first", "_kv", "_last", "_limit_s", "_model", "_runs", "_total_s", "_worst_s")
 
     def __init__(self, model: StepLatencyModel, decodes: int, kv_tokens: int, done_tokens: int, limit_s: float) -> None:
         self._model, self._decodes, self._limit_s = model, decodes, limit_s
         self._done, self._kv = done_tokens, kv_tokens + done_tokens
         self._runs: list[ChunkRun] = []
         self._total_s = self._worst_s = 0.0
-        self._in_range = True
+        self._first = self._last = 0  # prompt tokens of the first and of the last step
 
     def run(self, chi: int, most: int) -> int:
         """Append as many full steps of `chi` as stay safe, at most `most`; return their number."""
@@ -129,7 +129,7 @@ class _Plan:
             schedule=ChunkSchedule(tuple(self._runs)),
             ttft_s=self._total_s,
             worst_step_s=self._worst_s,
-            in_range=self._in_range,
+            in_range=self._in_range(),
         )
 
     def _safe_steps(self, chunk: int, most: int, lines: Sequence[Line]) -> int:
@@ -148,16 +148,23 @@ class _Plan:
     def _append(self, chi: int, chunk: int, steps: int, total_s: float) -> None:
         self._worst_s = max(self._worst_s, self._after_s(chunk, steps - 1))
         self._total_s += total_s
-        self._advance(chunk, steps - 1)
-        self._in_range = self._in_range and self._model.in_fitted_range(self._batch(chunk))
-        self._advance(chunk, 1)
+        self._done += steps * chunk
+        self._kv += steps * (chunk + self._decodes)
+        self._first, self._last = self._first or chunk, chunk
         if self._runs and self._runs[-1].batch_tokens == chi:
             steps += self._runs.pop().steps
         self._runs.append(ChunkRun(chi, steps))
 
-    def _advance(self, chunk: int, steps: int) -> None:
-        self._done += steps * chunk
-        self._kv += steps * (chunk + self._decodes)
+    def _in_range(self) -> bool:
+        """One look for all steps: chunks never grow, progress and K never shrink, and a range is a limit on each."""
+        return self._model.in_fitted_range(
+            BatchShape(
+                running_decodes=self._decodes,
+                kv_tokens=self._kv - self._last - self._decodes,
+                prefill_tokens=self._first,
+                done_tokens=self._done - self._last,
+            )
+        )
 
     def _batch(self, chunk: int) -> BatchShape:
         return BatchShape(running_decodes=self._decodes, kv_tokens=self._kv, prefill_tokens=chunk, done_tokens=self._done)

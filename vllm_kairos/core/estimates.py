@@ -47,6 +47,22 @@ def prefill_completion_s(model: StepLatencyModel, node: NodeState, request: Requ
     return model.prefill_total_s(_queue_behind(ahead, new, request.prompt_tokens - new, budget))
 
 
+def prefill_completions_s(model: StepLatencyModel, nodes: Sequence[NodeState], request: RequestShape) -> list[float]:
+    """Return `prefill_completion_s` of each node, for less where none has anything cached."""
+    if request.cached_tokens:
+        return [prefill_completion_s(model, node, request) for node in nodes]
+    new, total_s = request.prompt_tokens, model.prefill_total_s
+    return [
+        total_s(
+            _queue_behind(queue_totals(node.queued_prompt_tokens, node.queued_prefill_tokens, budget), new, 0, budget)
+            if node.queued_prefill_tokens
+            else _queue_behind(_EMPTY, new, 0, budget)
+        )
+        for node in nodes
+        for budget in (node.token_budget_tokens,)
+    ]
+
+
 def queue_wait_s(model: StepLatencyModel, node: NodeState) -> float:
     """Predict how long what is queued on `node` keeps it busy."""
     budget = node.token_budget_tokens

@@ -13,6 +13,7 @@ from vllm_kairos.core.policies.pools import has_room, kv_need_tokens
 from vllm_kairos.core.settings import DecisionSettings
 from vllm_kairos.core.shapes import RequestShape
 
+_FEW_NODES = 2  # up to here, bounds cost more than the schedules they save
 _LEAST_PREFILL_TOKENS = 16  # what a step carries where decodes alone fill a static chunk
 
 
@@ -46,8 +47,9 @@ class SafeLocals:
 
     def best(self, request: RequestShape, nodes: Sequence[NodeState]) -> Local | None:
         """Return the node with the soonest safe first token."""
-        bounds = _Bounds(self.model, request, self.settings)
-        queue = [(floor_s, at) for at, floor_s in enumerate(bounds.loose_s(nodes)) if floor_s < inf]
+        bounds = None if len(nodes) <= _FEW_NODES else _Bounds(self.model, request, self.settings)
+        floors_s = bounds.loose_s(nodes) if bounds else [0.0] * len(nodes)
+        queue = [(floor_s, at) for at, floor_s in enumerate(floors_s) if floor_s < inf]
         heapify(queue)
         plans: dict[tuple[int, int, int], Planned | None] = {}  # nodes in equal states share a plan
         best: tuple[float, int, str] = (inf, 0, "")
@@ -57,7 +59,8 @@ class SafeLocals:
             state = (*node.decode_load, _done_tokens(request, node))
             if state not in plans:
                 # A bound above the best is as good as no plan: the best only gets better.
-                plans[state] = self.plan(request, node) if bounds.tight_s(node) <= best[0] else None
+                hopeless = bounds is not None and bounds.tight_s(node) > best[0]
+                plans[state] = None if hopeless else self.plan(request, node)
             plan = plans[state]
             if plan is not None and (plan.ttft_s, node.used_kv_tokens, node.node_id) < best:
                 best, chosen = (plan.ttft_s, node.used_kv_tokens, node.node_id), (node, plan)

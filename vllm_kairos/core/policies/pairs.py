@@ -8,7 +8,7 @@ from typing import Protocol
 
 from vllm_kairos.core.estimates import (
     first_decode_steps_s,
-    prefill_completion_s,
+    prefill_completions_s,
     transfer_bytes,
     transfer_s,
     transfers_bytes,
@@ -67,8 +67,8 @@ class SoonestPairs:
         if not prefills:
             return None
         ready = sorted(
-            (prefill_completion_s(self.prefill_model, node, request), node.queued_prefill_tokens, node.node_id, node)
-            for node in prefills
+            (done_s, node.queued_prefill_tokens, node.node_id, node)
+            for node, done_s in zip(prefills, prefill_completions_s(self.prefill_model, prefills, request), strict=True)
         )
         arrivals = self._arrivals(request, prefills, decodes)
         default = self.settings.default_bandwidth_bytes_per_s
