@@ -21,6 +21,7 @@ def test_register_is_idempotent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(plugin.PROGRESS_DELAY_VARIABLE, raising=False)
     register()
     register()
+    assert compat.connector_class("KairosNixlConnector").__name__ == "KairosNixlConnector"
 
 
 def test_progress_delay_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

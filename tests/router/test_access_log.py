@@ -40,10 +40,11 @@ async def test_lines_gather_and_are_written_soon():
     assert stream.getvalue().count(b"\n") == 4
 
 
-def test_a_log_without_a_stream_writes_nothing():
+def test_a_log_without_a_stream_writes_nothing(capfd):
     log = AccessLog(None)
     log.write(RECORD)
     log.close()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_file_is_appended_to(tmp_path):

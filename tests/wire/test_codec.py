@@ -97,7 +97,8 @@ def test_ranks_and_nodes_are_counted_apart() -> None:
     decoder = StateDecoder(None)
     for node_id in ("d0", "d1"):
         for dp_rank in (0, 1):
-            decoder.decode(encode_state(message(node_id=node_id, dp_rank=dp_rank, sequence=1), None))
+            taken = decoder.decode(encode_state(message(node_id=node_id, dp_rank=dp_rank, sequence=1), None))
+            assert (taken.node_id, taken.dp_rank) == (node_id, dp_rank)
 
 
 def test_a_forgotten_node_may_come_back() -> None:
