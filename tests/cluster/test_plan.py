@@ -115,3 +115,11 @@ def test_too_little_memory_is_named() -> None:
 def test_a_model_that_is_not_there_is_named(name: str) -> None:
     with pytest.raises(ClusterError, match=r"model must be a directory with a config\.json or an owner/name, got"):
         make_plan(ClusterSpec(model=name))
+
+
+def test_chosen_ports_differ_and_are_none_of_outgoing_connections() -> None:
+    """A port that the system may hand out meanwhile would be taken when its server comes to bind it."""
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = choose_ports(40, None)
+    assert len(set(ports)) == 40
+    assert all(port < first_outgoing for port in ports) or first_outgoing < 10_100

@@ -1,10 +1,10 @@
 """What this machine offers: free ports, CPUs and memory."""
 
 import os
+import random
 import re
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from vllm_kairos.errors import ClusterError, ConfigError
@@ -13,26 +13,51 @@ HOST = "127.0.0.1"
 SERVER_MEMORY_GIB = 2.2
 """A small model's CPU server without its KV cache: three processes, mostly libraries."""
 
+_OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST_PORT = 10_000
+_PORT_TRIES = 100
 _CPU_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 
 def choose_ports(count: int, base_port: int | None) -> tuple[int, ...]:
-    """Return `count` ports that are free at this moment: counted up from `base_port`, or any."""
-    wanted = [0] * count if base_port is None else [base_port + offset for offset in range(count)]
+    """Return `count` ports that are free at this moment: counted up from `base_port`, or any.
+
+    Any means none that the system hands out for outgoing connections: servers open many of those in
+    the half minute before the last port of a cluster is bound.
+    """
     with ExitStack() as held:
-        return tuple(held.enter_context(_bound(port)) for port in wanted)
+        listeners = [
+            held.enter_context(_any_listener() if base_port is None else _listener(base_port + offset))
+            for offset in range(count)
+        ]
+        return tuple(listener.getsockname()[1] for listener in listeners)
 
 
-@contextmanager
-def _bound(port: int) -> Iterator[int]:
-    with ExitStack() as stack:
-        try:
-            listener = stack.enter_context(socket.socket())
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((HOST, port))
-        except (OSError, OverflowError) as error:
-            raise ClusterError(f"port {port} must be free, got: {error}") from error
-        yield listener.getsockname()[1]
+def _any_listener() -> socket.socket:
+    """Bind a port below those of outgoing connections, or whatever the system gives where there are too few."""
+    below = _first_outgoing_port()
+    for _ in range(_PORT_TRIES if below - _LOWEST_PORT >= _PORT_TRIES else 0):
+        with suppress(ClusterError):
+            return _listener(random.randrange(_LOWEST_PORT, below))
+    return _listener(0)
+
+
+def _first_outgoing_port() -> int:
+    try:
+        return int(_OUTGOING_PORTS.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return _LOWEST_PORT
+
+
+def _listener(port: int) -> socket.socket:
+    listener = socket.socket()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise ClusterError(f"port {port} must be free, got: {error}") from error
+    return listener
 
 
 def parse_cpus(text: str) -> frozenset[int]:
