@@ -222,3 +222,10 @@ def test_deadlock_shape_of_case_46(model: str, blocks: int) -> None:
     """Case 46 as a mix: a remote load and a deflected prefill that do not fit together."""
     mix = [Arrival(0, 64, 2, None, True, False, 0, None), Arrival(1, 64, 2, (32,), False, False, 0, None)]
     test_random_mixes.hypothesis.inner_test(model, Node(True, "fcfs", 64, blocks, 32, 1, 0), mix)
+
+
+def test_a_chunk_smaller_than_a_padded_token_does_not_stall(model: str) -> None:
+    """vLLM pads the only token that a prefix hit leaves by the drafts; chi 1 would never fit it."""
+    short = [Arrival(0, 1, 1, None, False, False, 0, None)] * 4
+    mix = [*short, Arrival(0, 16, 1, None, False, True, 0, None), Arrival(0, 17, 1, (1,), False, True, 0, None)]
+    test_random_mixes.hypothesis.inner_test(model, Node(False, "fcfs", 16, 14, 8, 1, 2), mix)
