@@ -54,6 +54,7 @@ def _listener(port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((HOST, port))
+        listener.listen()  # two sockets that only bind may share a port
     except (OSError, OverflowError) as error:
         listener.close()
         raise ClusterError(f"port {port} must be free, got: {error}") from error
