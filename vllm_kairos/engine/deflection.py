@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from vllm_kairos.core.schedule_state import ScheduleState
 from vllm_kairos.engine import compat
-from vllm_kairos.engine.schedule_state import ScheduleState
 from vllm_kairos.wire import params
 
 

@@ -5,11 +5,11 @@ from itertools import islice
 from typing import Any
 from weakref import WeakSet
 
+from vllm_kairos.core.schedule_state import ScheduleState
+from vllm_kairos.core.step_plan import StepPlan, skipped_decodes
 from vllm_kairos.engine import compat
 from vllm_kairos.engine.deflection import adopt_schedule
-from vllm_kairos.engine.schedule_state import ScheduleState
 from vllm_kairos.engine.settings import EngineSettings
-from vllm_kairos.engine.step_plan import StepPlan, skipped_decodes
 from vllm_kairos.errors import WireError
 
 _SCANNED_WAITING = 256
