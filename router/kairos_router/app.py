@@ -9,6 +9,7 @@ from kairos_router import headers
 from kairos_router.admission import Admission
 from kairos_router.drain import Drain
 from kairos_router.job import Incoming, Sink, Story
+from kairos_router.key_check import KeyCheck
 from kairos_router.ledger import CLIENT_GONE, Ledger
 from kairos_router.passthrough import Passthrough
 from kairos_router.payload import Endpoint
@@ -37,6 +38,8 @@ class Front:
         admission: Admission,
         ledger: Ledger,
         drain: Drain,
+        keys: KeyCheck | None,  # None: servers check their clients' keys
+        replace_key: bool,  # servers get the router's key: the client's was meant for the router
         request_id_headers: tuple[str, ...],
         body_timeout_s: float,
     ) -> None:
@@ -45,6 +48,8 @@ class Front:
         self._admission = admission
         self._ledger = ledger
         self._drain = drain
+        self._keys = keys
+        self._replace_key = keys is not None and replace_key
         self._request_id_headers = request_id_headers
         self._body_timeout_s = body_timeout_s
 
@@ -76,6 +81,8 @@ class Front:
     async def _answer(self, request: web.Request, path: str, story: Story, sink: WebSink, serve: Serve) -> int:
         try:
             with self._drain.request():
+                if self._keys is not None:
+                    await self._keys.check(request.headers.get("authorization", ""))
                 incoming = await self._incoming(request, path, story.request_id)
                 async with self._admission.slot():
                     await serve(incoming, story, sink)
@@ -89,9 +96,12 @@ class Front:
 
     async def _incoming(self, request: web.Request, path: str, request_id: str) -> Incoming:
         body = await self._body(request)
+        sent = {name.lower(): value for name, value in request.headers.items()}
+        if self._replace_key:
+            sent.pop("authorization", None)
         return Incoming(
             path=path,
-            headers={name.lower(): value for name, value in request.headers.items()},
+            headers=sent,
             body=body,
             request_id=request_id,
             method=request.method,

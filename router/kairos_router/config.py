@@ -99,6 +99,17 @@ class FeedSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyCheckSettings:
+    """Who says whether a client's bearer key is good, and for how long that holds."""
+
+    urls: tuple[str, ...] = ()  # none: the router checks no client's key
+    accepted_ttl_s: float = 60.0
+    refused_ttl_s: float = 10.0
+    timeout_s: float = 5.0
+    most_keys: int = 4096  # remembered of each kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """Where log lines go; `directory` None means standard output."""
 
@@ -137,6 +148,7 @@ class RouterConfig:
     limits: LimitSettings = LimitSettings()
     deflect: DeflectSettings = DeflectSettings()
     feed: FeedSettings = FeedSettings()
+    keys: KeyCheckSettings = KeyCheckSettings()
     log: LogSettings = LogSettings()
     tokens: TokenSettings = TokenSettings()
 
@@ -162,6 +174,7 @@ def build_config(values: Mapping[str, Any]) -> RouterConfig:
             key_file=values["state_key_file"],
             stale_after_s=values["state_stale_after_ms"] / 1e3,
         ),
+        keys=KeyCheckSettings(urls=values["api_key_validation_urls"]),
         log=LogSettings(level=values["log_level"], directory=values["log_dir"], access_log=not values["disable_access_log"]),
         tokens=TokenSettings(tokenizer_dir=values["tokenizer"], bytes_per_token=values["bytes_per_token"]),
         **{name: values[name] for name in _PLAIN},

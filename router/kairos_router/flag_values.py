@@ -108,6 +108,22 @@ def worker_url(raw: str) -> str:
     return f"{parts.scheme}://{shown}:{port or (443 if parts.scheme == 'https' else 80)}"
 
 
+def web_url(raw: str) -> str:
+    """An http or https URL, path and query included."""
+    rule = "must be an http:// or https:// URL without user or fragment"
+    try:
+        parts = urlsplit(raw)
+        host = parts.hostname or ""
+        host.encode("idna")
+        parts.port  # noqa: B018 (raises for one that is no number)
+    except ValueError:
+        raise ValueError(rule) from None
+    extra = parts.username or parts.password or parts.fragment
+    if parts.scheme not in ("http", "https") or not host or extra or not raw.isprintable() or " " in raw:
+        raise ValueError(rule)
+    return raw
+
+
 def prefill(raw: str) -> tuple[str, int | None]:
     """`URL [BOOTSTRAP|none]`, blank separated."""
     url, *rest = raw.split() or [""]

@@ -93,6 +93,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="--port", group="serving", parse=_port, default=30000, metavar="PORT", help="port to listen on"),
     Flag(name="--api-key", group="serving", metavar="KEY",
          help="sent to servers where a client sent no Authorization, and asked of callers of the worker routes, not of /v1"),
+    Flag(name="--api-key-validation-urls", group="serving", shape=Shape.LIST, parse=values.web_url, default=(), metavar="URL",
+         help="URLs that say whether a client's bearer key is good, by a 2xx to a GET with it; one yes is enough; without "
+              "any, servers check keys; with --api-key, servers get that key instead of the client's"),
     Flag(name="--request-id-headers", group="serving", shape=Shape.LIST, parse=values.header_name, metavar="HEADER",
          default=("x-request-id", "x-correlation-id", "x-trace-id", "request-id"),
          help="headers searched for the client's request id, in order"),
@@ -247,7 +250,6 @@ REFUSED: dict[str, str] = {
     "--mini-lb": _PLAIN_MODE,
     "--enable-igw": _PLAIN_MODE,
     "--intra-node-data-parallel-size": "the data-parallel size is read from each server's GET /kairos/node",
-    "--api-key-validation-urls": "a client's Authorization reaches the servers; let them check it (vllm serve --api-key)",
     "--enable-trace": _TRACES,
     "--otlp-traces-endpoint": _TRACES,
     "--wasm-middleware": "this router runs no WASM",

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from kairos_router import flag_values
 from kairos_router.drain import Drain
+from kairos_router.key_check import KeyCheck, bearer_key
 from kairos_router.metrics import CONTENT_TYPE, RouterMetrics
 from kairos_router.payload import parse_object
 from kairos_router.refusal import Refusal
@@ -44,6 +45,7 @@ class OperatorRoutes:
         clock: Callable[[], float],
         needs_prefill: bool,
         api_key: str | None,
+        keys: KeyCheck | None,
     ) -> None:
         self._admin = admin
         self._workers = workers
@@ -53,6 +55,7 @@ class OperatorRoutes:
         self._clock = clock
         self._needs_prefill = needs_prefill
         self._api_key = api_key
+        self._keys = keys
 
     def add_to(self, app: web.Application) -> None:
         """Register every route."""
@@ -121,7 +124,7 @@ class OperatorRoutes:
     def _guarded(self, handler: Handler) -> Handler:
         async def checked(request: web.Request) -> web.StreamResponse:
             try:
-                self._check_key(request)
+                await self._check_key(request)
                 return await handler(request)
             except Refusal as refused:
                 return _answer_of(refused)
@@ -130,9 +133,15 @@ class OperatorRoutes:
 
         return checked
 
-    def _check_key(self, request: web.Request) -> None:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
-        if self._api_key and not hmac.compare_digest(given.encode(errors="surrogateescape"), self._api_key.encode()):
+    async def _check_key(self, request: web.Request) -> None:
+        """The router's own key where it has one: a client's key then opens nothing here."""
+        authorization = request.headers.get("authorization", "")
+        if not self._api_key:
+            if self._keys is not None:
+                await self._keys.check(authorization)
+            return
+        given = bearer_key(authorization)
+        if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._api_key.encode()):
             raise Refusal(401, "unauthorized", "this route needs the router's API key as a bearer token")
 
     def _shown(self, worker: Worker) -> dict[str, Any]:

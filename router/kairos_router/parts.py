@@ -14,6 +14,7 @@ from kairos_router.config import RouterConfig
 from kairos_router.drain import Drain
 from kairos_router.handles import HandleBook
 from kairos_router.intake import Intake
+from kairos_router.key_check import KeyCheck
 from kairos_router.ledger import Ledger
 from kairos_router.legs import Legs
 from kairos_router.metrics import RouterMetrics
@@ -47,6 +48,7 @@ class Parts:
     router: Router
     front: Front
     drain: Drain
+    keys: KeyCheck | None
     clock: Callable[[], float]
 
     def app(self, admin: WorkerAdmin) -> web.Application:
@@ -67,6 +69,7 @@ class Parts:
             clock=self.clock,
             needs_prefill=self.config.deflect.prefill_unavailable == "fail",
             api_key=self.config.api_key,
+            keys=self.keys,
         )
 
 
@@ -82,6 +85,7 @@ class _Shared:
     workers: WorkerRegistry
     breakers: Breakers
     handles: HandleBook
+    keys: KeyCheck | None
 
 
 def build_parts(
@@ -118,6 +122,7 @@ def build_parts(
         router=router,
         front=_front(shared, router, _passthrough(shared, placement), drain, access_log),
         drain=drain,
+        keys=shared.keys,
         clock=clock,
     )
 
@@ -134,6 +139,7 @@ def _share(config: RouterConfig, view: View, upstream: Upstream, clock: Callable
         workers=workers,
         breakers=_breakers(config, workers, metrics),
         handles=HandleBook(max_age_s=config.limits.kv_lease_s - config.limits.kv_lease_margin_s),
+        keys=KeyCheck(config.keys, upstream=upstream, clock=clock, own_key=config.api_key) if config.keys.urls else None,
     )
 
 
@@ -185,6 +191,8 @@ def _front(shared: _Shared, router: Router, passthrough: Passthrough, drain: Dra
         admission=Admission(limits, shared.metrics, shared.clock),
         ledger=Ledger(metrics=shared.metrics, access_log=access_log, clock=shared.clock),
         drain=drain,
+        keys=shared.keys,
+        replace_key=shared.config.api_key is not None,
         request_id_headers=shared.config.request_id_headers,
         body_timeout_s=limits.request_timeout_s,
     )

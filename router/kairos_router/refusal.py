@@ -23,6 +23,8 @@ class Refusal(KairosError):
     @property
     def headers(self) -> dict[str, str]:
         headers = {"content-type": "application/json"}
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            headers["www-authenticate"] = "Bearer"
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(1, round(self.retry_after_s)))
         return headers

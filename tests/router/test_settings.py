@@ -95,6 +95,8 @@ BAD_COMMAND_LINES = [
     (("--prefiller-hosts", "a", "b", "--prefiller-ports", "1"), "equally many, got 2 and 1"),
     (("--retry-max-backoff-ms", "1"), "--retry-max-backoff-ms must be >="),
     (("--kv-lease-secs", "1"), "--kv-lease-margin-secs must be <"),
+    (("--api-key-validation-urls", "auth.example/me"), "--api-key-validation-urls must be an http:// or https:// URL"),
+    (("--api-key-validation-urls", "http://u:p@a/"), "--api-key-validation-urls must be"),
     (("--config", "/nonexistent/router.yaml"), "--config must be a readable file, got '/nonexistent/router.yaml'"),
 ]
 
@@ -175,6 +177,7 @@ _WORDS = {
     "--decode": ["http://d9:1", "https://d8"],
     "--request-id-headers": ["x-a", "x-b"],
     "--cors-allowed-origins": ["https://a"],
+    "--api-key-validation-urls": ["https://a/me?x=1", "http://b"],
 }
 _CANDIDATES = ["1", "3", "7", "some/path"]
 
