@@ -109,3 +109,19 @@ def test_each_regime_has_its_own_fitted_range():
     assert not model.in_fitted_range(BatchShape(running_decodes=9, kv_tokens=10, prefill_tokens=8))
     assert not model.in_fitted_range(BatchShape(running_decodes=8, kv_tokens=10, prefill_tokens=8, done_tokens=1001))
     assert A100.in_fitted_range(BatchShape(running_decodes=10**6, kv_tokens=10**9))
+
+
+@given(models(), batches())
+def test_a_packed_step_of_one_prompt_is_that_step(model, batch):
+    tokens, done = batch.prefill_tokens, batch.done_tokens
+    chunk = PrefillTotals(1, tokens, done, tokens * done + tokens * tokens * 0.5)
+    assert model.packed_step_s(batch.running_decodes, batch.kv_tokens, chunk) == pytest.approx(model.step_s(batch))
+
+
+@given(models(), batches(), st.integers(1, 4096))
+def test_a_second_prompt_never_makes_a_step_faster(model, batch, more):
+    tokens, done = batch.prefill_tokens, batch.done_tokens
+    one = PrefillTotals(1, tokens, done, tokens * done + tokens * tokens * 0.5)
+    two = PrefillTotals(1, tokens + more, done, one.attention_work + more * more * 0.5)
+    loaded = batch.running_decodes, batch.kv_tokens
+    assert model.packed_step_s(*loaded, two) >= model.packed_step_s(*loaded, one)

@@ -41,6 +41,12 @@ class StepLatencyModel(Protocol):
     def latency_s(self, running_decodes: int, kv_tokens: int, prefill_tokens: int, done_tokens: int) -> float:
         """Equal `step_s` on plain numbers that the caller vouches for; the decision's hot path."""
 
+    def packed_step_s(self, running_decodes: int, kv_tokens: int, chunks: PrefillTotals) -> float:
+        """Predict one step whose prefill tokens are those of several prompts; `chunks.steps` is 1.
+
+        `kv_tokens` counts the computed tokens of those prompts too. Equals `latency_s` for one prompt.
+        """
+
     def joined_steps_s(self, loads: Sequence[tuple[int, int]], kv_tokens: int) -> Sequence[float]:
         """Predict the decode step beside each (B, K) of `loads` once a request of `kv_tokens` has joined it."""
 

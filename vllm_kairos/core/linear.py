@@ -119,6 +119,17 @@ class LinearStepModel:
         mixed = d0 + d1 * running_decodes + d2 * kv_tokens + (x0 + x1 * prefill_tokens + x2 * done_tokens + x3 * work)
         return mixed if mixed > alone else alone
 
+    def packed_step_s(self, running_decodes: int, kv_tokens: int, chunks: PrefillTotals) -> float:
+        """Predict one step that carries chunks of several prompts, from what their features add up to."""
+        _, _, _, _, d0, d1, d2, x0, x1, x2, x3 = self._flat
+        if not chunks.tokens:
+            return d0 + d1 * running_decodes + d2 * kv_tokens if running_decodes else 0.0
+        alone = self.prefill_total_s(chunks)
+        if not running_decodes:
+            return alone
+        extra = x0 + x1 * chunks.tokens + x2 * chunks.done_tokens + x3 * chunks.attention_work
+        return max(alone, d0 + d1 * running_decodes + d2 * kv_tokens + extra)
+
     def joined_steps_s(self, loads: Sequence[tuple[int, int]], kv_tokens: int) -> list[float]:
         """Predict the decode step beside each (B, K) of `loads` once a request of `kv_tokens` has joined it."""
         fixed_s, per_decode_s, per_kv_token_s = self._flat[4:7]
