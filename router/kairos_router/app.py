@@ -64,7 +64,8 @@ class Front:
 
     async def _serve(self, request: web.Request, path: str, template: str, serve: Serve) -> web.StreamResponse:
         request_id = headers.request_id(request.headers, self._request_id_headers)
-        story, sink = self._ledger.open(template, request_id), WebSink(request)
+        story = self._ledger.open(template, request_id, method=request.method, headers=request.headers)
+        sink = WebSink(request)
         status = 500  # of an error that nobody foresaw
         try:
             status = await self._answer(request, path, story, sink, serve)

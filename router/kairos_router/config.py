@@ -142,6 +142,7 @@ class RouterConfig:
     cors_allowed_origins: tuple[str, ...] = ()
     decision_headers: bool = False
     compat_metrics: bool = False
+    traces_endpoint: str | None = None  # None: no request is traced
     retry: RetrySettings = RetrySettings()
     breaker: BreakerSettings = BreakerSettings()
     health: HealthSettings = HealthSettings()
@@ -177,6 +178,7 @@ def build_config(values: Mapping[str, Any]) -> RouterConfig:
         keys=KeyCheckSettings(urls=values["api_key_validation_urls"]),
         log=LogSettings(level=values["log_level"], directory=values["log_dir"], access_log=not values["disable_access_log"]),
         tokens=TokenSettings(tokenizer_dir=values["tokenizer"], bytes_per_token=values["bytes_per_token"]),
+        traces_endpoint=values["otlp_traces_endpoint"] if values["enable_trace"] else None,
         **{name: values[name] for name in _PLAIN},
     )
 

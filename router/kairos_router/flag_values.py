@@ -124,6 +124,18 @@ def web_url(raw: str) -> str:
     return raw
 
 
+def traces_endpoint(raw: str) -> str:
+    """An OTLP/HTTP collector as `HOST:PORT` or URL; the path that collectors serve is filled in."""
+    url = web_url(raw if "://" in raw else f"http://{raw}")
+    parts = urlsplit(url)
+    if parts.port == _OTLP_GRPC_PORT:
+        raise ValueError("must be the collector's OTLP/HTTP port (4318 where it was not changed), not its gRPC port")
+    return url if parts.path not in ("", "/") else f"{url.rstrip('/')}/v1/traces"
+
+
+_OTLP_GRPC_PORT = 4317
+
+
 def prefill(raw: str) -> tuple[str, int | None]:
     """`URL [BOOTSTRAP|none]`, blank separated."""
     url, *rest = raw.split() or [""]

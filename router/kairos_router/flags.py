@@ -208,6 +208,10 @@ FLAGS: tuple[Flag, ...] = (
          help="also emit vllm_router_* metrics where they mean the same"),
     Flag(name="--decision-headers", group="observability", shape=Shape.SWITCH, parse=values.switch, default=False,
          help="answer with headers that say route, reason, servers and both predictions"),
+    Flag(name="--enable-trace", group="observability", shape=Shape.SWITCH, parse=values.switch, default=False,
+         help="export OpenTelemetry spans, one per request and one per leg (needs the extra `trace`)"),
+    Flag(name="--otlp-traces-endpoint", group="observability", parse=values.traces_endpoint, metavar="URL",
+         default="http://localhost:4318/v1/traces", help="OTLP/HTTP collector, HOST:PORT or URL; used with --enable-trace"),
     Flag(name="--log-level", group="observability", default="info", metavar="LEVEL",
          parse=values.choice("debug", "info", "warning", "error", "critical"), help="log level"),
     Flag(name="--log-dir", group="observability", parse=values.path, metavar="DIR",
@@ -221,7 +225,6 @@ _KUBERNETES = "finding servers through Kubernetes is not supported; name them wi
 _EVENTS = "KV events are not read; both paths are priced without prefix caches"
 _PLAIN_MODE = "this router is for prefill/decode servers; name them with --prefill and --decode"
 _PREFIX = "it belongs to a cache-aware policy, which this router does not have"
-_TRACES = "this router exports no spans; it forwards W3C trace headers unchanged"
 
 REFUSED: dict[str, str] = {
     "--service-discovery": _KUBERNETES,
@@ -250,8 +253,6 @@ REFUSED: dict[str, str] = {
     "--mini-lb": _PLAIN_MODE,
     "--enable-igw": _PLAIN_MODE,
     "--intra-node-data-parallel-size": "the data-parallel size is read from each server's GET /kairos/node",
-    "--enable-trace": _TRACES,
-    "--otlp-traces-endpoint": _TRACES,
     "--wasm-middleware": "this router runs no WASM",
     "--wasm-middleware-sha256": "this router runs no WASM",
     "--wasm-middleware-route": "this router runs no WASM",

@@ -11,6 +11,7 @@ from kairos_router.failures import Failure, Leg
 from kairos_router.handles import Handle
 from kairos_router.payload import ParsedRequest
 from kairos_router.tokens import TokenCount
+from kairos_router.tracing import Span
 from kairos_router.upstream import ServerAnswer
 from vllm_kairos.core.decision import Decision
 from vllm_kairos.core.shapes import RequestShape
@@ -70,6 +71,7 @@ class Story:
     retries: int = 0
     answered: bool = False  # the whole answer went out, whatever becomes of the connection afterwards
     error: str = ""
+    span: Span | None = None  # None: not traced
 
 
 class LegFailed(KairosError):

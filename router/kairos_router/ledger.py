@@ -1,16 +1,21 @@
 """Opens a request's story and closes it: one access-log line, one set of counters, whatever happened."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
+from kairos_router import tracing
 from kairos_router.access_log import AccessLog, AccessRecord
 from kairos_router.failures import Leg
 from kairos_router.job import Story
 from kairos_router.metrics import RouterMetrics
+from kairos_router.tracing import Attributes, Tracer
 from vllm_kairos.core.decision import Assign, Reject
 
 CLIENT_GONE = 499
 """The status logged for a client that left before its answer ended."""
+
+_NO_HEADERS: Mapping[str, str] = {}
+_SERVER_FAULT = 500
 
 
 class Ledger:
@@ -23,16 +28,22 @@ class Ledger:
         access_log: AccessLog,
         clock: Callable[[], float],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        tracer: Tracer | None = None,
     ) -> None:
         self._metrics = metrics
         self._access_log = access_log
         self._clock = clock
         self._now = now
+        self._tracer = tracer
 
-    def open(self, path: str, request_id: str) -> Story:
+    def open(self, path: str, request_id: str, *, method: str = "POST", headers: Mapping[str, str] = _NO_HEADERS) -> Story:
         """Begin the story of one request; `path` is a route template, never a client's raw path."""
         self._metrics.request_started(path)
-        return Story(path=path, request_id=request_id, received_at_s=self._clock())
+        story = Story(path=path, request_id=request_id, received_at_s=self._clock())
+        if self._tracer is not None:
+            said = {"http.request.method": method, "http.route": path, "kairos.request_id": request_id}
+            story.span = self._tracer.request(f"{method} {path}", headers, said)
+        return story
 
     def close(self, story: Story, status: int) -> None:
         """End it."""
@@ -40,6 +51,22 @@ class Ledger:
         route = story.decision.route if isinstance(story.decision, Assign) else None
         self._metrics.request_finished(story.path, status, route, duration_s)
         self._access_log.write(_record(story, status, duration_s, self._now() - timedelta(seconds=duration_s)))
+        if story.span is not None:
+            story.span.end(_traced(story, status), story.error if status >= _SERVER_FAULT else "")
+
+
+def _traced(story: Story, status: int) -> Attributes:
+    said = {
+        "http.response.status_code": status,
+        "gen_ai.request.model": story.model or None,
+        "gen_ai.usage.input_tokens": None if story.usage is None else story.usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": None if story.usage is None else story.usage.completion_tokens,
+        "kairos.prompt_tokens": story.prompt_tokens,
+        "kairos.ttft_s": None if story.first_text_at_s is None else story.first_text_at_s - story.received_at_s,
+        "kairos.retries": story.retries,
+        "error.type": story.error or None,
+    }
+    return {**tracing.of_decision(story.decision), **{name: value for name, value in said.items() if value is not None}}
 
 
 def _record(story: Story, status: int, duration_s: float, arrived: datetime) -> AccessRecord:

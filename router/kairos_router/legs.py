@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from kairos_router import answers, failures, headers, payload
+from kairos_router import answers, failures, headers, payload, tracing
 from kairos_router.breaker import Breakers
 from kairos_router.failures import Failure, Leg
 from kairos_router.handles import Handle, HandleBook
 from kairos_router.job import Job, LegFailed, Sink
 from kairos_router.metrics import RouterMetrics
 from kairos_router.registry import Worker, WorkerRegistry
+from kairos_router.tracing import Span
 from kairos_router.upstream import Answer, Call, ServerAnswer, Upstream, UpstreamFailure
 from vllm_kairos.errors import RequestError
 
@@ -39,8 +40,9 @@ class Legs:
     async def prefill(self, job: Job, node_id: str) -> Handle:
         """Compute the prompt on `node_id`; raises LegFailed unless a handle comes back."""
         worker, rank = self._resolve(Leg.PREFILL, node_id)
-        call = self._call(job, Leg.PREFILL, worker, rank, payload.prefill_leg(job.request))
-        with self._tracked(job, Leg.PREFILL, worker):
+        body = payload.prefill_leg(job.request)
+        with self._tracked(job, Leg.PREFILL, worker) as span:
+            call = self._call(job, Leg.PREFILL, worker, rank, body, span)
             try:
                 async with self._upstream.send(call) as answer:
                     whole = ServerAnswer(status=answer.status, headers=answer.headers, body=await answer.read())
@@ -55,8 +57,8 @@ class Legs:
         `pulls`: the body carries a KV handle.
         """
         worker, rank = self._resolve(Leg.DECODE, node_id)
-        call = self._call(job, Leg.DECODE, worker, rank, body)
-        with self._tracked(job, Leg.DECODE, worker):
+        with self._tracked(job, Leg.DECODE, worker) as span:
+            call = self._call(job, Leg.DECODE, worker, rank, body, span)
             try:
                 async with self._upstream.send(call) as answer:
                     await _check_decode(answer)
@@ -87,17 +89,21 @@ class Legs:
             received_at_s=now_s,
         )
 
-    def _call(self, job: Job, leg: Leg, worker: Worker, rank: int | None, body: bytes) -> Call:
+    def _call(self, job: Job, leg: Leg, worker: Worker, rank: int | None, body: bytes, span: Span | None) -> Call:
         leg_id = headers.leg_id(job.incoming.request_id, job.unique, leg, job.attempts)
         sent = headers.leg_headers(job.incoming.headers, leg_id=leg_id, dp_rank=rank, api_key=self._api_key)
+        if span is not None:
+            span.carry(sent)
         return Call(url=worker.url + job.request.endpoint, headers=sent, body=body)
 
     @contextmanager
-    def _tracked(self, job: Job, leg: Leg, worker: Worker) -> Iterator[None]:
+    def _tracked(self, job: Job, leg: Leg, worker: Worker) -> Iterator[Span | None]:
+        """Count, time and trace a leg; yields its span, None where it is not traced."""
         started_s, outcome = self._clock(), "cancelled"
+        span = tracing.leg_span(job.story.span, leg, worker.name, worker.url, attempt=job.attempts)
         self._metrics.leg_started(leg, worker)
         try:
-            yield
+            yield span
             outcome = "ok"
             self._breakers.success(worker.name, self._clock())
         except LegFailed as failed:
@@ -108,6 +114,8 @@ class Legs:
             took_s = self._clock() - started_s
             job.story.leg_s[leg] = job.story.leg_s.get(leg, 0.0) + took_s
             self._metrics.leg_finished(leg, worker, took_s, outcome)
+            if span is not None:
+                tracing.end_leg(span, outcome)
 
     def _tell_breaker(self, failed: LegFailed) -> None:
         if failures.rule(failed.leg, failed.failure).node_fault:

@@ -26,6 +26,7 @@ from kairos_router.release import HandleReleaser
 from kairos_router.router import FlowSettings, Router, View
 from kairos_router.tokenizer import PromptTokenizer
 from kairos_router.tokens import TokenCounter
+from kairos_router.tracing import Tracer
 from kairos_router.upstream import Upstream
 from vllm_kairos.core.policy import Policy
 
@@ -97,6 +98,7 @@ def build_parts(
     access_log: AccessLog,
     clock: Callable[[], float],
     tokenizer: PromptTokenizer | None = None,
+    tracer: Tracer | None = None,
 ) -> Parts:
     """Build a router; nothing is started and no worker is registered."""
     shared = _share(config, view, upstream, clock)
@@ -107,6 +109,7 @@ def build_parts(
     intake = Intake(tokens=tokens, workers=workers, deflect=config.deflect)
     router = _router(shared, intake, placement, releaser)
     drain = Drain()
+    ledger = Ledger(metrics=metrics, access_log=access_log, clock=clock, tracer=tracer)
     return Parts(
         config=config,
         view=view,
@@ -120,7 +123,7 @@ def build_parts(
         releaser=releaser,
         intake=intake,
         router=router,
-        front=_front(shared, router, _passthrough(shared, placement), drain, access_log),
+        front=_front(shared, router, _passthrough(shared, placement), drain, ledger),
         drain=drain,
         keys=shared.keys,
         clock=clock,
@@ -183,13 +186,13 @@ def _passthrough(shared: _Shared, placement: Placement) -> Passthrough:
     )
 
 
-def _front(shared: _Shared, router: Router, passthrough: Passthrough, drain: Drain, access_log: AccessLog) -> Front:
+def _front(shared: _Shared, router: Router, passthrough: Passthrough, drain: Drain, ledger: Ledger) -> Front:
     limits = shared.config.limits
     return Front(
         router=router,
         passthrough=passthrough,
         admission=Admission(limits, shared.metrics, shared.clock),
-        ledger=Ledger(metrics=shared.metrics, access_log=access_log, clock=shared.clock),
+        ledger=ledger,
         drain=drain,
         keys=shared.keys,
         replace_key=shared.config.api_key is not None,

@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-from kairos_router import answers, failures, headers, payload
+from kairos_router import answers, failures, headers, payload, tracing
 from kairos_router.breaker import Breakers
 from kairos_router.failures import Leg
 from kairos_router.job import Incoming, Sink, Story
@@ -21,6 +21,7 @@ from kairos_router.refusal import Refusal
 from kairos_router.registry import Worker
 from kairos_router.relay import is_stream
 from kairos_router.sse import StreamScanner, error_event
+from kairos_router.tracing import Span
 from kairos_router.upstream import Answer, Call, Upstream, UpstreamFailure
 
 _LOG = logging.getLogger(__name__)
@@ -56,9 +57,10 @@ class Passthrough:
             raise Refusal(503, "no-decode-node", "no decode server takes requests", retry_after_s=1.0)
         started_s, outcome = self._clock(), "cancelled"
         self._metrics.leg_started(Leg.DECODE, worker)
+        span = tracing.leg_span(story.span, Leg.DECODE, worker.name, worker.url, attempt=1)
         try:
             async with asyncio.timeout(self._request_timeout_s):
-                await self._call(incoming, story, sink, worker)
+                await self._call(incoming, story, sink, worker, span)
             outcome = "ok"
         except UpstreamFailure as failure:
             outcome = str(failure.failure)
@@ -70,10 +72,14 @@ class Passthrough:
             await sink.abort(error_event("request timeout", "GatewayTimeout", 504))
         finally:
             self._metrics.leg_finished(Leg.DECODE, worker, self._clock() - started_s, outcome)
+            if span is not None:
+                tracing.end_leg(span, outcome)
 
-    async def _call(self, incoming: Incoming, story: Story, sink: Sink, worker: Worker) -> None:
+    async def _call(self, incoming: Incoming, story: Story, sink: Sink, worker: Worker, span: Span | None) -> None:
         leg_id = headers.leg_id(incoming.request_id, headers.new_unique(), Leg.DECODE, 1)
         sent = headers.leg_headers(incoming.headers, leg_id=leg_id, dp_rank=None, api_key=self._api_key)
+        if span is not None:
+            span.carry(sent)
         url = f"{worker.url}{incoming.path}{'?' if incoming.query else ''}{incoming.query}"
         body = payload.without_client_params(incoming.body)
         async with self._upstream.send(Call(url=url, headers=sent, body=body, method=incoming.method)) as answer:

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import web
@@ -32,6 +33,9 @@ from vllm_kairos.core.settings import DecisionSettings
 from vllm_kairos.core.view import ClusterView
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.fitting.artifact import Profile, load_profile
+
+if TYPE_CHECKING:
+    from kairos_router.otel import OtelTracer
 
 _LOG = logging.getLogger(__name__)
 
@@ -123,6 +127,15 @@ def build_policy(config: RouterConfig, profiles: Profiles) -> Policy:
     return select(policy, prefill_rule=deflect.prefill_policy, decode_rule=deflect.decode_policy)
 
 
+def open_tracer(endpoint: str) -> "OtelTracer":
+    """Begin to export spans; raises ConfigError where the packages are missing."""
+    try:
+        from kairos_router import otel
+    except ImportError as error:
+        raise ConfigError(f"--enable-trace needs the extra `trace`: pip install 'vllm-kairos[trace]' ({error})") from error
+    return otel.open_tracer(endpoint)
+
+
 def workers_of(config: RouterConfig) -> tuple[Worker, ...]:
     """The servers named by flags, under names that last until they say their own."""
     prefill = tuple(
@@ -171,6 +184,9 @@ async def _running(inputs: Inputs, access_log: AccessLog, clock: Callable[[], fl
     config, profiles = inputs.config, inputs.profiles
     directory = config.tokens.tokenizer_dir
     async with AsyncExitStack() as stack:
+        tracer = open_tracer(config.traces_endpoint) if config.traces_endpoint else None
+        if tracer is not None:
+            stack.push_async_callback(tracer.close)
         view = ClusterView(stale_after_s=config.feed.stale_after_s)
         parts = build_parts(
             config,
@@ -180,6 +196,7 @@ async def _running(inputs: Inputs, access_log: AccessLog, clock: Callable[[], fl
             access_log=access_log,
             clock=clock,
             tokenizer=load_tokenizer(directory) if directory else None,
+            tracer=tracer,
         )
         stack.callback(access_log.close)
         stack.callback(parts.tokens.close)

@@ -16,6 +16,7 @@ from kairos_router.access_log import AccessLog
 from kairos_router.config import LimitSettings, PrefillTarget, RetrySettings, RouterConfig
 from kairos_router.parts import Parts, build_parts
 from kairos_router.registry import Worker, WorkerRegistry
+from kairos_router.tracing import Tracer
 from kairos_router.upstream import HttpUpstream
 from tests.router.stubs import Script, Stub, decode_server, prefilled, running
 from vllm_kairos.core.chunking import ChunkRun, ChunkSchedule
@@ -164,7 +165,7 @@ async def cluster(
     keepalive_s: float = 75.0,
     **changes: Any,
 ) -> AsyncIterator[Cluster]:
-    """Run stub servers and a router over them; `changes` are RouterConfig fields."""
+    """Run stub servers and a router over them; `changes` are RouterConfig fields, and `tracer`."""
     async with AsyncExitStack() as stack:
         stub_p = [await stack.enter_async_context(running(script, keepalive_s=keepalive_s)) for script in prefill]
         stub_d = [await stack.enter_async_context(running(script, keepalive_s=keepalive_s)) for script in decode]
@@ -172,7 +173,9 @@ async def cluster(
 
 
 @asynccontextmanager
-async def router_over(prefill: list[Stub], decode: list[Stub], **changes: Any) -> AsyncIterator[Cluster]:
+async def router_over(
+    prefill: list[Stub], decode: list[Stub], tracer: Tracer | None = None, **changes: Any
+) -> AsyncIterator[Cluster]:
     """Run a router over stubs that run already."""
     settings = {"retry": QUICK, "limits": LimitSettings(), **changes}
     config = RouterConfig(
@@ -181,7 +184,9 @@ async def router_over(prefill: list[Stub], decode: list[Stub], **changes: Any) -
     view, policy, log = OpenView(), TwoLegs(), BytesIO()
     async with AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(HttpUpstream())
-        parts = build_parts(config, view=view, policy=policy, upstream=upstream, access_log=AccessLog(log), clock=monotonic)
+        parts = build_parts(
+            config, view=view, policy=policy, upstream=upstream, access_log=AccessLog(log), clock=monotonic, tracer=tracer
+        )
         for role, stubs in ((Role.PREFILL, prefill), (Role.DECODE, decode)):
             for stub in stubs:
                 parts.workers.add(Worker(name=stub.name, role=role, url=stub.url))

@@ -50,6 +50,18 @@ def test_a_vllm_router_command_line_is_taken_as_it_is():
     assert made.deflect.prefill_policy == made.deflect.decode_policy == "round_robin"
 
 
+def test_traces_go_nowhere_unless_enabled_and_a_collectors_path_is_filled_in():
+    assert config(*WORKERS, "--otlp-traces-endpoint", "c:4318").traces_endpoint is None
+    assert config(*WORKERS, "--enable-trace").traces_endpoint == "http://localhost:4318/v1/traces"
+    for given_endpoint, endpoint in (
+        ("c:4318", "http://c:4318/v1/traces"),
+        ("https://c/", "https://c/v1/traces"),
+        ("http://c/otlp/v1/traces", "http://c/otlp/v1/traces"),
+    ):
+        made = config(*WORKERS, "--enable-trace", "--otlp-traces-endpoint", given_endpoint)
+        assert made.traces_endpoint == endpoint
+
+
 def test_a_toy_proxy_command_line_is_taken_as_it_is():
     made = config(
         *("--port", "8192", "--host", "0.0.0.0"),
@@ -95,6 +107,8 @@ BAD_COMMAND_LINES = [
     (("--prefiller-hosts", "a", "b", "--prefiller-ports", "1"), "equally many, got 2 and 1"),
     (("--retry-max-backoff-ms", "1"), "--retry-max-backoff-ms must be >="),
     (("--kv-lease-secs", "1"), "--kv-lease-margin-secs must be <"),
+    (("--otlp-traces-endpoint", "collector:4317"), "--otlp-traces-endpoint must be the collector's OTLP/HTTP port .*4317'"),
+    (("--otlp-traces-endpoint", "ftp://c"), "--otlp-traces-endpoint must be an http://"),
     (("--api-key-validation-urls", "auth.example/me"), "--api-key-validation-urls must be an http:// or https:// URL"),
     (("--api-key-validation-urls", "http://u:p@a/"), "--api-key-validation-urls must be"),
     (("--config", "/nonexistent/router.yaml"), "--config must be a readable file, got '/nonexistent/router.yaml'"),
