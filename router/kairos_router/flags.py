@@ -40,14 +40,15 @@ class Flag:
         return f"KAIROS_ROUTER_{self.field.upper()}"
 
 
-_CACHE = "this router keeps no prefix cache map; choose kairos, round_robin, random or power_of_two"
-_HASH = "this router keeps no session table; choose kairos, round_robin, random or power_of_two"
+_CACHE = "this router keeps no prefix cache map"
+_HASH = "this router keeps no session table; consistent_hash keeps a session on its servers without one"
 _node_choice = values.choice(
     "kairos",
     "round_robin",
     "random",
     "power_of_two",
-    refused={"cache_aware": _CACHE, "kv_aware": _CACHE, "consistent_hash": _HASH, "sticky_least_loaded": _HASH},
+    "consistent_hash",
+    refused={"cache_aware": _CACHE, "kv_aware": _CACHE, "sticky_least_loaded": _HASH},
 )
 _connector = values.choice(
     "nixl",
@@ -145,7 +146,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="--allow-force-local", group="deflection", shape=Shape.SWITCH, parse=values.switch, default=False,
          help="honour the header x-bypass-remote-prefill and the body field do_local_prefill"),
     Flag(name="--policy", group="deflection", parse=_node_choice, default="kairos", metavar="NAME",
-         help="choice among servers of one role: kairos, round_robin, random or power_of_two"),
+         help="choice among servers of one role: kairos, round_robin, random, power_of_two, or consistent_hash (a session's "
+              "requests stay on one server while it has room; those without a session key go as with kairos)"),
     Flag(name="--prefill-policy", group="deflection", parse=_node_choice, metavar="NAME",
          help="the same for prefill servers alone"),
     Flag(name="--decode-policy", group="deflection", parse=_node_choice, metavar="NAME",

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from kairos_router import headers, payload
+from kairos_router import affinity, headers, payload
 from kairos_router.config import DeflectSettings
 from kairos_router.job import Incoming, Job, Story
 from kairos_router.payload import Endpoint, ParsedRequest
 from kairos_router.registry import WorkerRegistry
+from kairos_router.selection import BY_SESSION
 from kairos_router.slo import Objectives, objectives
 from kairos_router.tokens import TokenCount, TokenCounter
 from vllm_kairos.core.shapes import RequestShape, Route
@@ -39,6 +40,7 @@ class Intake:
         self._tokens = tokens
         self._workers = workers
         self._deflect = deflect
+        self._by_session = BY_SESSION in (deflect.prefill_policy, deflect.decode_policy)
         self._new_unique = new_unique
         self.model_length_tokens: Callable[[], int | None] = lambda: None  # of the decode servers, None: not known
 
@@ -61,6 +63,7 @@ class Intake:
             forced_route=force.route,
             forced_reason=force.reason,
             pinned_prefill_node=pinned,
+            affinity_key=affinity.affinity_key(incoming.headers, request.body) if self._by_session else "",
         )
         return Job(incoming=incoming, request=request, shape=shape, story=story, unique=unique, count=count)
 

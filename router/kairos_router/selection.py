@@ -3,11 +3,35 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
+from kairos_router import affinity
 from vllm_kairos.core.decision import Assign, Decision
 from vllm_kairos.core.node import NodeState
+from vllm_kairos.core.policies.pools import can_ever_hold, has_room
 from vllm_kairos.core.policy import Policy
 from vllm_kairos.core.shapes import RequestShape, Route
+
+BY_SESSION = "consistent_hash"
+
+
+class Choice(Protocol):
+    """Picks one of the nodes that take work."""
+
+    def pick(self, nodes: Sequence[NodeState], request: RequestShape) -> str | None:
+        """Return a node id; None leaves the choice to the deflection policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChoice:
+    """The node that the request's affinity key belongs to among those with room; none without a key."""
+
+    def pick(self, nodes: Sequence[NodeState], request: RequestShape) -> str | None:
+        if not request.affinity_key:
+            return None
+        able = [node for node in nodes if can_ever_hold(node, request)]
+        roomy = [node for node in able if not _full(node, request)]
+        return affinity.heaviest(request.affinity_key, (node.node_id for node in roomy or able))
 
 
 @dataclass(slots=True)
@@ -18,7 +42,7 @@ class NodeChoice:
     draw: random.Random = field(default_factory=random.Random)
     _turn: int = 0
 
-    def pick(self, nodes: Sequence[NodeState]) -> str | None:
+    def pick(self, nodes: Sequence[NodeState], request: RequestShape) -> str | None:
         """Return a node id, None when there is no node."""
         able = sorted(nodes, key=lambda node: node.node_id)
         if not able:
@@ -37,8 +61,8 @@ class SelectingPolicy:
     """Lets `policy` say whether to deflect, and picks the nodes of the two-leg path by rule; None: the policy's own."""
 
     policy: Policy
-    prefill: NodeChoice | None
-    decode: NodeChoice | None
+    prefill: Choice | None
+    decode: Choice | None
 
     @property
     def name(self) -> str:
@@ -46,12 +70,12 @@ class SelectingPolicy:
 
     def decide(self, request: RequestShape, nodes: Sequence[NodeState], now_s: float) -> Decision:
         if self.prefill is not None and request.pinned_prefill_node is None:
-            node_id = self.prefill.pick([node for node in nodes if node.accepting and node.role.prefills])
+            node_id = self.prefill.pick([node for node in nodes if node.accepting and node.role.prefills], request)
             request = replace(request, pinned_prefill_node=node_id)
         decision = self.policy.decide(request, nodes, now_s)
         if self.decode is None or not isinstance(decision, Assign) or decision.route is not Route.REMOTE:
             return decision
-        node_id = self.decode.pick([node for node in nodes if node.accepting and node.role.decodes])
+        node_id = self.decode.pick([node for node in nodes if node.accepting and node.role.decodes], request)
         return decision if node_id is None else replace(decision, decode_node=node_id)
 
 
@@ -62,8 +86,17 @@ def select(policy: Policy, *, prefill_rule: str, decode_rule: str) -> Policy:
     return SelectingPolicy(policy, _choice(prefill_rule), _choice(decode_rule))
 
 
-def _choice(rule: str) -> NodeChoice | None:
-    return None if rule == "kairos" else NodeChoice(rule)
+def _choice(rule: str) -> Choice | None:
+    if rule == "kairos":
+        return None
+    return SessionChoice() if rule == BY_SESSION else NodeChoice(rule)
+
+
+def _full(node: NodeState, request: RequestShape) -> bool:
+    """Say whether a node reports no room for the prompt now; one without a fresh report might have some."""
+    if node.stale or not node.total_kv_blocks:
+        return False
+    return node.decode_load[0] >= node.max_running_requests or not has_room(node, request.prompt_tokens)
 
 
 def _load(node: NodeState) -> tuple[int, int, str]:

@@ -1,6 +1,7 @@
-"""round_robin, random and power_of_two around a policy."""
+"""round_robin, random, power_of_two and consistent_hash around a policy."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -41,14 +42,59 @@ def test_nodes_that_take_no_work_are_not_chosen():
 
 def test_power_of_two_prefers_the_less_loaded_of_its_pair():
     choice = NodeChoice("power_of_two", random.Random(1))
-    picked = [choice.pick(P) for _ in range(300)]
+    picked = [choice.pick(P, REQUEST) for _ in range(300)]
     assert picked.count("p0") > picked.count("p1") > 0
     assert "p2" not in picked  # the most loaded never wins a pair
 
 
+def asking(key: str) -> RequestShape:
+    return RequestShape(request_id="r", prompt_tokens=1000, affinity_key=key)
+
+
+def test_a_session_stays_on_its_servers():
+    policy = select(NEVER, prefill_rule="consistent_hash", decode_rule="consistent_hash")
+    made = {policy.decide(asking("s"), nodes, 0.0) for nodes in ([*P, *D], [*D[::-1], *P[::-1]])}
+    assert len({(decision.prefill_node, decision.decode_node) for decision in made}) == 1
+    spread = [policy.decide(asking(f"session {number}"), [*P, *D], 0.0) for number in range(60)]
+    assert {decision.prefill_node for decision in spread} == {"p0", "p1", "p2"}
+    assert {decision.decode_node for decision in spread} == {"d0", "d1"}
+
+
+def test_without_a_key_the_policy_chooses():
+    policy = select(NEVER, prefill_rule="consistent_hash", decode_rule="consistent_hash")
+    assert policy.decide(REQUEST, [*P, *D], 0.0) == NEVER.decide(REQUEST, [*P, *D], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        ({"free_kv_blocks": 62}, True),  # 1000 tokens need 63 blocks of 16
+        ({"free_kv_blocks": 63}, False),
+        ({"max_running_requests": 4, "running_decodes": 4}, True),
+        ({"max_running_requests": 4, "running_decodes": 3}, False),
+        ({"accepting": False}, True),
+        ({"free_kv_blocks": 0, "stale": True}, False),  # nobody knows whether it is full
+        ({"total_kv_blocks": 0, "free_kv_blocks": 0}, False),
+    ],
+)
+def test_a_full_or_unhealthy_server_is_left_and_come_back_to(change, left):
+    policy = select(NEVER, prefill_rule="kairos", decode_rule="consistent_hash")
+    home = policy.decide(asking("s"), [*P, *D], 0.0).decode_node
+    changed = [replace(node, **change) if node.node_id == home else node for node in D]
+    assert (policy.decide(asking("s"), [*P, *changed], 0.0).decode_node != home) is left
+    assert policy.decide(asking("s"), [*P, *D], 0.0).decode_node == home
+
+
+def test_where_every_server_is_full_the_session_stays():
+    policy = select(NEVER, prefill_rule="kairos", decode_rule="consistent_hash")
+    full = [replace(node, free_kv_blocks=0) for node in D]
+    homes = [policy.decide(asking("s"), [*P, *nodes], 0.0).decode_node for nodes in (D, full)]
+    assert homes[0] == homes[1]
+
+
 @pytest.mark.parametrize("rule", ["round_robin", "random", "power_of_two"])
 def test_no_node_is_no_choice(rule):
-    assert NodeChoice(rule).pick([]) is None
+    assert NodeChoice(rule).pick([], REQUEST) is None
 
 
 def test_the_policys_own_choice_needs_no_wrapper():

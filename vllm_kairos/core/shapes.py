@@ -52,6 +52,7 @@ class RequestShape:
     forced_route: Route | None = None
     forced_reason: str = ""  # why the caller forced it; becomes the decision's reason
     pinned_prefill_node: str | None = None
+    affinity_key: str = ""  # what it shares with the other requests of its session; "": nothing known
     cached_tokens: Mapping[str, int] = field(default_factory=dict)  # node id -> prefix tokens it holds
 
     def __post_init__(self) -> None:
