@@ -24,6 +24,7 @@ ALLOWED = {
     "vllm_kairos.core": {"vllm_kairos.errors"},
     "vllm_kairos.wire": {"vllm_kairos.errors"},
     "vllm_kairos.fitting": {"vllm_kairos.core", "vllm_kairos.errors"},
+    "vllm_kairos.workload": {"vllm_kairos.errors"},
     "vllm_kairos.engine": {
         "vllm_kairos.__version__",
         "vllm_kairos.core",
@@ -65,6 +66,7 @@ LIBRARIES = {
     "vllm_kairos.core": set(),
     "vllm_kairos.wire": {"msgspec"},
     "vllm_kairos.fitting": set(),
+    "vllm_kairos.workload": set(),
     "vllm_kairos.fitting.fit": {"numpy", "sklearn"},
     "vllm_kairos.cluster": {"yaml", "aiohttp", "rich"},
     "vllm_kairos.demo": {"aiohttp", "numpy", "matplotlib", "jinja2", "rich"},

@@ -31,3 +31,11 @@ class UnsupportedVersionError(KairosError):
 
 class ClusterError(KairosError):
     """A local cluster could not be started or did not become healthy."""
+
+
+class SimulationError(KairosError):
+    """A simulation was asked for something that cannot be simulated."""
+
+
+class WorkloadError(KairosError):
+    """A trace cannot be read, or a workload cannot be made or changed as asked."""

@@ -1,0 +1,31 @@
+"""Arrival times drawn from a renewal process."""
+
+from collections.abc import Iterator
+from itertools import accumulate, islice
+from math import isfinite
+from random import Random
+
+from vllm_kairos.errors import WorkloadError
+
+
+def arrival_times_s(count: int, *, rate_rps: float, scv: float, rng: Random) -> list[float]:
+    """`count` arrivals, the first at 0 s, with gaps of mean `1 / rate_rps` and squared coefficient of variation `scv`.
+
+    Gaps are Gamma distributed: `scv` 1 is a Poisson process, 0 an even spacing, more than 1 bursty. The gaps of two
+    rates differ by a factor only, so a rate sweep with one seed replays one pattern faster.
+    Raises WorkloadError naming the argument, the rule and the value.
+    """
+    _require("rate_rps", rate_rps, isfinite(rate_rps) and rate_rps > 0, "a finite number > 0")
+    _require("scv", scv, isfinite(scv) and scv >= 0, "a finite number >= 0")
+    gaps = islice(_unit_gaps(scv, rng), max(count - 1, 0))
+    return [arrival / rate_rps for arrival in accumulate(gaps, initial=0.0)][:count]
+
+
+def _unit_gaps(scv: float, rng: Random) -> Iterator[float]:
+    while True:
+        yield rng.gammavariate(1 / scv, scv) if scv else 1.0
+
+
+def _require(name: str, value: float, holds: bool, rule: str) -> None:
+    if not holds:
+        raise WorkloadError(f"{name} must be {rule}, got {value}")
