@@ -155,11 +155,11 @@ def is_endpoint(address: str) -> bool:
 
 
 def state_endpoint(raw: str) -> tuple[str, str]:
-    """`NODE=ADDR`, ADDR being a ZMQ address."""
+    """`NODE=ADDR`, NODE being a server's name or URL, ADDR a ZMQ address."""
     node, _, address = raw.partition("=")
     if not node or not is_endpoint(address):
         raise ValueError("must be NODE=tcp://HOST:PORT or NODE=ipc://PATH")
-    return node, address
+    return worker_url(node) if "://" in node else node, address
 
 
 _POLICY_ALIASES = {"predictive": "kairos", "threshold": "static-length"}

@@ -67,6 +67,7 @@ class Fleet:
         self._models: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving = False
+        self._endpoints_unsettled = False  # a --state-endpoint names nobody yet, and not every server has said its name
 
     @property
     def models(self) -> frozenset[str]:
@@ -90,6 +91,7 @@ class Fleet:
         self._spawn(self._tick_breakers(), "breakers")
         await self._wait_until_up()
         self._check_wiring()
+        self._check_endpoints()
         self._serving = True
 
     async def add(self, raw_url: str, role: Role, bootstrap_port: int | None = None) -> Worker:
@@ -193,6 +195,7 @@ class Fleet:
                 _LOG.error("server %s takes no requests: %s", worker.name, fault)
             self._registry.block(worker.name, Cause.WIRING)
         await self._subscriber.follow(worker.name, self._endpoints(worker, facts))
+        self._settle_endpoints()
 
     async def _settle_name(self, worker: Worker, facts: NodeFacts) -> Worker:
         """Know the worker by the name it gives itself, with as many ranks as it has."""
@@ -217,7 +220,8 @@ class Fleet:
         return f"{worker.url} must have a node id of its own, got {taken.name!r}, which is {taken.url}"
 
     def _endpoints(self, worker: Worker, facts: NodeFacts) -> tuple[str, ...]:
-        given = self._feed.endpoints.get(worker.name) or self._feed.endpoints.get(worker.url)
+        named = (self._feed.endpoints.get(name) for name in wiring.endpoint_names(worker))
+        given = next((endpoints for endpoints in named if endpoints), None)
         if given:
             return given
         found = (reachable_endpoint(endpoint, worker.url) for endpoint in facts.state_endpoints)
@@ -251,6 +255,26 @@ class Fleet:
             fault = self._fault(worker, watched.facts) if watched.facts is not None else ""
             if fault:
                 raise ConfigError(fault)
+
+    def _check_endpoints(self) -> None:
+        fault = wiring.endpoint_fault(self._feed.endpoints, self._registry.all())
+        if fault and not self._silent():
+            raise ConfigError(fault)
+        self._endpoints_unsettled = bool(fault)
+        if fault:
+            _LOG.warning("%s; it may be a server that is not up yet: %s", fault, ", ".join(self._silent()))
+
+    def _settle_endpoints(self) -> None:
+        """Once every server has said its name: an endpoint that still names nobody never will."""
+        if self._endpoints_unsettled and not self._silent():
+            self._endpoints_unsettled = False
+            fault = wiring.endpoint_fault(self._feed.endpoints, self._registry.all())
+            if fault:
+                _LOG.warning("%s; every server is known by now, so this endpoint is not used", fault)
+
+    def _silent(self) -> list[str]:
+        """URLs of the servers that have not said their names."""
+        return [url for url, watched in self._watched.items() if watched.facts is None]
 
     # start-up
 

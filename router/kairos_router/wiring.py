@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from kairos_router.discovery import NodeFacts
-from kairos_router.registry import Worker
+from kairos_router.registry import Worker, default_name
 
 
 def role_fault(worker: Worker, facts: NodeFacts) -> str:
@@ -28,6 +28,20 @@ def block_size_fault(worker: Worker, facts: NodeFacts, other: Worker, other_fact
     if worker.role is other.role or mine is None or theirs is None or mine == theirs:
         return ""
     return f"{worker.url} must have block size {theirs} like {other.url}, got {mine}"
+
+
+def endpoint_fault(given: Iterable[str], workers: Iterable[Worker]) -> str:
+    """A state address for a server that is not there would leave another one without its state, unseen."""
+    workers = tuple(workers)
+    known = {name for worker in workers for name in endpoint_names(worker)}
+    unknown = sorted(set(given) - known)
+    names = ", ".join(sorted(worker.name for worker in workers))
+    return f"--state-endpoint must name a server by its name or URL ({names}), got {unknown[0]!r}" if unknown else ""
+
+
+def endpoint_names(worker: Worker) -> tuple[str, ...]:
+    """What a --state-endpoint may call a server: its own name, its URL, or host:port."""
+    return worker.name, worker.url, default_name(worker.url)
 
 
 def profile_fault(flag: str, profile_model: str, facts: NodeFacts) -> str:

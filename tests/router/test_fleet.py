@@ -133,6 +133,33 @@ async def test_a_plain_vllm_server_is_known_by_host_and_port():
         assert it.followed.endpoints == {"p:1": (), "d:1": ("tcp://given:1",)}
 
 
+@pytest.mark.parametrize("name", ["d0", D, "d:1"])
+async def test_a_state_endpoint_may_name_a_server_in_three_ways(name):
+    async with rig({P: PREFILL, D: DECODE}, endpoints={name: ("tcp://given:1",)}) as it:
+        await it.start()
+        assert it.followed.endpoints["d0"] == ("tcp://given:1",)
+
+
+async def test_a_state_endpoint_of_an_unknown_server_is_refused_at_start_up():
+    said = r"--state-endpoint must name a server by its name or URL \(d0, p0\), got 'd7'"
+    async with rig({P: PREFILL, D: DECODE}, endpoints={"p0": ("tcp://a:1",), "d7": ("tcp://b:1",)}) as it:
+        with pytest.raises(ConfigError, match=said):
+            await it.start()
+
+
+@pytest.mark.parametrize(("own_name", "warned"), [("d7", False), ("d8", True)])
+async def test_a_state_endpoint_may_wait_for_a_server_that_is_late(monkeypatch, caplog, own_name, warned):
+    monkeypatch.setattr("kairos_router.fleet._STRAGGLER_GRACE_S", 0.05)
+    servers = {P: PREFILL, D: DECODE, D2: "Connection refused"}
+    async with rig(servers, endpoints={"d7": ("tcp://given:1",)}) as it:
+        await it.start()
+        assert f"got 'd7'; it may be a server that is not up yet: {D2}" in caplog.text
+        it.servers.said[D2] = replace(DECODE, node_id=own_name)
+        await it.until(lambda: it.registry.find(own_name) and it.registry.accepting(own_name))
+        assert (it.followed.endpoints[own_name] == ("tcp://given:1",)) is not warned
+        assert caplog.text.count("so this endpoint is not used") == warned
+
+
 WRONG = [
     ({P: replace(PREFILL, role=Role.DECODE), D: DECODE}, "--prefill http://p:1 must be a prefill server, got role 'decode'"),
     ({P: PREFILL, D: replace(DECODE, role=Role.PREFILL)}, "--decode http://d:1 must be a decode server, got role 'prefill'"),

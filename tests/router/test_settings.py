@@ -72,6 +72,10 @@ def test_a_toy_proxy_command_line_is_taken_as_it_is():
     assert made.decode == ("http://c:8200",)
 
 
+def test_a_state_endpoints_url_is_spelled_as_the_servers_is():
+    assert config(*WORKERS, "--state-endpoint", "http://p:1/=tcp://h:1").feed.endpoints == {"http://p:1": ("tcp://h:1",)}
+
+
 def test_without_a_profile_nothing_is_deflected_unless_asked():
     assert config(*WORKERS).deflect.policy == "never"
     assert config(*WORKERS, "--profile", "x.json").deflect.policy == "kairos"
@@ -100,6 +104,7 @@ BAD_COMMAND_LINES = [
     (("--deflect-beta", "nan"), "--deflect-beta"),
     (("--deflect-policy", "static-length"), "--deflect-policy must be one of"),
     (("--ttft-slo-ms", "0"), "--ttft-slo-ms"),
+    (("--state-endpoint", "http://p/x=tcp://h:1"), "--state-endpoint must be http://HOST:PORT"),
     (("--state-endpoint", "p0"), "--state-endpoint must be NODE=tcp"),
     (("--state-endpoint", "p0=tcp://h"), "--state-endpoint must be NODE=tcp"),
     (("--state-endpoint", "p0=tcp://h:99999"), "--state-endpoint must be NODE=tcp"),
