@@ -15,6 +15,7 @@ from kairos_router.passthrough import Passthrough
 from kairos_router.payload import Endpoint
 from kairos_router.refusal import Refusal
 from kairos_router.router import Router
+from kairos_router.sse import error_event
 from kairos_router.web_sink import WebSink
 from vllm_kairos.errors import RequestError
 
@@ -81,14 +82,14 @@ class Front:
 
     async def _answer(self, request: web.Request, path: str, story: Story, sink: WebSink, serve: Serve) -> int:
         try:
-            with self._drain.request():
+            async with self._drain.request():
                 if self._keys is not None:
                     await self._keys.check(request.headers.get("authorization", ""))
                 incoming = await self._incoming(request, path, story.request_id)
                 async with self._admission.slot():
                     await serve(incoming, story, sink)
-        except Refusal as refused:
-            await self._refuse(refused, story, sink)
+        except Refusal as refused:  # once a stream has begun, only a CutOff: nothing else can be refused then
+            await (self._end_stream if sink.started else self._refuse)(refused, story, sink)
         except RequestError as error:
             await self._refuse(Refusal(400, "invalid-request", str(error)), story, sink)
         except RecursionError:
@@ -117,6 +118,10 @@ class Front:
                 return await _read(request)
         except TimeoutError:
             raise Refusal(408, "body-timeout", f"request body took longer than {self._body_timeout_s:g} s") from None
+
+    async def _end_stream(self, cut: Refusal, story: Story, sink: WebSink) -> None:
+        story.error = cut.reason
+        await sink.abort(error_event(str(cut), cut.kind, cut.status))
 
     async def _refuse(self, refused: Refusal, story: Story, sink: WebSink) -> None:
         story.error = refused.reason

@@ -115,7 +115,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="--cors-allowed-origins", group="serving", shape=Shape.LIST, default=(), metavar="ORIGIN",
          help="origins that browsers may call from"),
     Flag(name="--drain-timeout-secs", group="serving", parse=values.number(0), default=30.0, metavar="SECONDS",
-         help="on SIGTERM, how long running requests may still take"),
+         help="on SIGTERM, how long running requests may still take; then streams end with an error event, others with a 503"),
     # deflection
     Flag(name="--deflect-policy", group="deflection", parse=values.policy_spec, metavar="POLICY",
          help="never, always, static-length:N (alias threshold:N), static-queue:N or kairos (alias predictive); "

@@ -17,6 +17,7 @@ class WebSink:
         self._stream: web.StreamResponse | None = None
         self._whole: web.Response | None = None
         self._reads_events = False
+        self._ended = False
 
     @property
     def started(self) -> bool:
@@ -46,12 +47,13 @@ class WebSink:
 
     async def finish(self) -> None:
         assert self._stream is not None
+        self._ended = True
         with suppress(ConnectionError):  # the client has its answer and did not wait for the end of the body
             await self._stream.write_eof()
 
     async def abort(self, last: bytes) -> None:
         assert self._stream is not None
-        if self._reads_events:
+        if self._reads_events and not self._ended:
             await self._stream.write(last)
         transport: asyncio.Transport | None = self._request.transport
         if transport is not None:

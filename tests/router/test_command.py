@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 
-from tests.router.stubs import Received, Reply, Script, decode_server, prefilled, running
+from tests.router.cluster import read_to_break
+from tests.router.stubs import Received, Reply, Script, chat_events, decode_server, prefilled, running
 
 MAIN = (
     "import sys; from kairos_router.command import COMMAND; from vllm_kairos.errors import KairosError\n"
@@ -59,6 +61,7 @@ def complaint(*arguments: str, port: str = "0") -> str:
         ((*NOBODY, "--host", "no.such.host.invalid"), "kairos: --port host must be an address of this machine"),
         ((*NOBODY, "--host", "a..b"), "kairos: --port host must be an address of this machine, got 'a..b' (no host name)"),
         ((*NOBODY, "--log-dir", "/proc/nope"), "kairos: --log-dir must be a writable directory, got '/proc/nope'"),
+        ((*NOBODY, "--enable-trace", "--otlp-traces-endpoint", "c:4317"), "kairos: --otlp-traces-endpoint must be"),
         ((*NOBODY, "--tokenizer", "/nope"), "kairos: --tokenizer must be a directory with tokenizer.json, got '/nope'"),
     ],
 )
@@ -111,6 +114,36 @@ async def test_it_serves_logs_and_drains(tmp_path):
     assert record["decision"] == "prefill-decode"
     assert record["reason"] == "policy-never"
     assert "secret prompt" not in (tmp_path / "access.jsonl").read_text()
+
+
+async def test_a_stream_that_is_open_when_it_stops_ends_in_an_error_event():
+    def endless(received: Received) -> Reply:
+        return Reply(parts=[*chat_events("a")[:2], None], gate=asyncio.Event())
+
+    async with running(server(lambda _: prefilled())) as prefill, running(server(endless)) as decode:
+        port = _free_port()
+        arguments = ("--prefill", prefill.url, "--decode", decode.url, "--drain-timeout-secs", "0")
+        with router(*arguments, port=str(port)) as process:
+            async with aiohttp.ClientSession() as session:
+                await _until_up(session, port)
+                body = {"model": "m", "messages": [], "stream": True}
+                async with session.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body) as response:
+                    await response.content.readexactly(len(b"".join(chat_events("a")[:2])))
+                    process.send_signal(signal.SIGTERM)
+                    rest, whole = await read_to_break(response)
+            assert await asyncio.to_thread(process.wait, 30) == 0
+        assert b'"error"' in rest
+        assert not whole
+
+
+async def _until_up(session: aiohttp.ClientSession, port: int) -> None:
+    async with asyncio.timeout(40):
+        while True:
+            try:
+                async with session.get(f"http://127.0.0.1:{port}/health"):
+                    return
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.05)
 
 
 def _ask_until_up(port: int) -> dict[str, list[object]]:

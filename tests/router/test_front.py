@@ -168,34 +168,6 @@ def test_the_bucket_refills_at_its_rate():
     assert bucket.wait_s(0.5) == 0.5
 
 
-async def test_draining_finishes_what_runs_and_refuses_what_comes():
-    """Case 48: our own shutdown."""
-    gate = asyncio.Event()
-    async with cluster(decode=[lambda received: Reply(gate=gate, json={"choices": []})]) as up:
-        request = asyncio.create_task(up.complete())
-        await up.decode[0].until(lambda stub: stub.active == 1)
-        drained = asyncio.create_task(up.parts.drain.finish(60.0))
-        await until(lambda: up.parts.drain.draining)
-        code, body = await up.complete()
-        assert (code, body["error"]["reason"]) == (503, "draining")
-        assert (await get(up, "/readiness"))[0] == 503
-        assert (await get(up, "/liveness"))[0] == 200
-        assert not drained.done()
-        gate.set()
-        assert (await request)[0] == 200
-        assert await drained == 0
-
-
-async def test_draining_has_a_limit():
-    async with cluster(decode=[lambda received: Reply(gate=asyncio.Event())]) as up:
-        request = asyncio.create_task(up.complete())
-        await up.decode[0].until(lambda stub: stub.active == 1)
-        assert await up.parts.drain.finish(0.05) == 1
-        request.cancel()
-        await asyncio.gather(request, return_exceptions=True)
-        await up.decode[0].until(lambda stub: stub.cancelled == 1)
-
-
 async def test_nothing_is_left_after_many_requests_and_disconnects():
     """Case 75, over real connections; the 20,000 are in test_flow.py."""
     async with cluster(prefill=[lambda received: decode_server(received)]) as up:
