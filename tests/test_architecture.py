@@ -41,6 +41,7 @@ ALLOWED = {
         "vllm_kairos.engine.compat_inprocess",
         "vllm_kairos.errors",
     },
+    "vllm_kairos.profiles": {"vllm_kairos.fitting.artifact", "vllm_kairos.errors"},
     "vllm_kairos.cluster": {"vllm_kairos.cli.command", "vllm_kairos.errors"},
     "vllm_kairos.demo": {
         "vllm_kairos.__version__",
@@ -50,7 +51,13 @@ ALLOWED = {
         "vllm_kairos.fitting.artifact",
         "vllm_kairos.errors",
     },
-    "vllm_kairos.cli": {"vllm_kairos.__version__", "vllm_kairos.core", "vllm_kairos.fitting.artifact", "vllm_kairos.errors"},
+    "vllm_kairos.cli": {
+        "vllm_kairos.__version__",
+        "vllm_kairos.core",
+        "vllm_kairos.fitting.artifact",
+        "vllm_kairos.profiles",
+        "vllm_kairos.errors",
+    },
     "kairos_router": {
         "vllm_kairos.__version__",
         "vllm_kairos.cli.command",
@@ -68,6 +75,9 @@ LIBRARIES = {
     "vllm_kairos.fitting": set(),
     "vllm_kairos.workload": set(),
     "vllm_kairos.fitting.fit": {"numpy", "sklearn"},
+    "vllm_kairos.profiles": set(),
+    "vllm_kairos.sim": set(),
+    "vllm_kairos.simulate": {"numpy", "matplotlib", "jinja2", "rich", "yaml"},
     "vllm_kairos.cluster": {"yaml", "aiohttp", "rich"},
     "vllm_kairos.demo": {"aiohttp", "numpy", "matplotlib", "jinja2", "rich"},
 }

@@ -1,0 +1,292 @@
+"""One vLLM engine: its V1 scheduler's order and bounds, with Kairos' plan for prefills, in simulated time."""
+
+import random
+from collections import deque
+from math import exp
+from typing import Protocol
+
+from vllm_kairos.core.latency import PrefillTotals
+from vllm_kairos.core.node import NodeState
+from vllm_kairos.sim.decodes import DecodeGroup
+from vllm_kairos.sim.engine_spec import EngineSpec
+from vllm_kairos.sim.engine_state import node_state
+from vllm_kairos.sim.job import Job
+from vllm_kairos.sim.kernel import STEP_END, Kernel
+from vllm_kairos.sim.kv_pool import KvPool
+from vllm_kairos.sim.leap import Leap
+from vllm_kairos.sim.prefill_plan import Chunk, plan_prefills
+from vllm_kairos.sim.step_log import Cause, Gaps, StepLog
+
+
+class EngineListener(Protocol):
+    """Told what happens on an engine, at the time it happens."""
+
+    def kv_wanted(self, engine: "Engine", job: Job) -> None:
+        """Blocks for `job` are held: its KV may be pulled; `Engine.kv_arrived` ends that."""
+
+    def prefilled(self, engine: "Engine", job: Job) -> None:
+        """A prefill leg is done and holds its KV until `Engine.release`."""
+
+    def first_token(self, engine: "Engine", job: Job) -> None:
+        """The job's first token left the engine."""
+
+    def finished(self, engine: "Engine", job: Job) -> None:
+        """The job's last token left the engine, which holds nothing of it any more."""
+
+    def deflection_ended(self, engine: "Engine") -> None:
+        """A deflected prompt is computed: the engine's state changed in a way that matters."""
+
+
+class Engine:
+    """Batches like vLLM's V1 scheduler: decodes first, then running prefills, then the queue, up to the token budget.
+
+    A step that carries only decodes is taken together with those after it, up to the next event that
+    changes the batch; whatever arrives meanwhile cuts the run at the end of the step under way.
+    """
+
+    def __init__(self, spec: EngineSpec, kernel: Kernel, listener: EngineListener, rng: random.Random) -> None:
+        self.spec, self.log = spec, StepLog()
+        self.pool = KvPool(spec.kv_blocks, spec.block_size_tokens, prefix_caching=spec.prefix_caching)
+        self.decodes = DecodeGroup(spec.block_size_tokens)
+        self.waiting: deque[Job] = deque()
+        self.arrived: deque[Job] = deque()  # their KV is here, they need a slot
+        self.loading: dict[Job, None] = {}
+        self.prefills: dict[Job, None] = {}  # running, in the order of admission
+        self.leap: Leap | None = None
+        self.preemptions = 0
+        self._running: dict[Job, None] = {}  # decodes and prefills, in the order of admission
+        self._kernel, self._listener, self._rng = kernel, listener, rng
+        self._busy = False  # a step is under way or about to begin
+        self._epoch = 0  # a step's end that was scheduled under an earlier one is void
+        self._chunks: list[Chunk] = []
+        self._joiners: list[Job] = []
+        self._reserved_blocks = 0  # taken for the decodes' next token before prefills could have them
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def running_requests(self) -> int:
+        return len(self._running)
+
+    def submit(self, job: Job) -> None:
+        """Queue `job` for the next step that begins."""
+        job.submitted_s = self._kernel.now_s
+        if job.schedule is None and self.spec.default_chunk_tokens is not None and not job.prefill_only:
+            job.bound_unplanned(self.spec.default_chunk_tokens)
+        self.waiting.append(job)
+        self._wake()
+
+    def kv_arrived(self, job: Job) -> None:
+        """All of `job`'s KV but its last prompt token's is here."""
+        del self.loading[job]
+        job.kv_arrived_s = self._kernel.now_s
+        job.computed_tokens = job.request.prompt_tokens - 1
+        self.pool.publish(job)
+        self.arrived.append(job)
+        self._wake()
+
+    def release(self, job: Job) -> None:
+        """Free the KV of a prefill leg that was pulled."""
+        self.pool.release(job)
+        if self.waiting:
+            self._wake()
+
+    def state(self) -> NodeState:
+        """Read the engine as its node-state publisher would."""
+        return node_state(self, self._kernel.now_s)
+
+    def _wake(self) -> None:
+        if not self._busy:
+            self._busy = True
+            self._schedule_end(self._kernel.now_s)
+        elif self.leap is not None:
+            leap = self.leap
+            steps = leap.steps_until(self._kernel.now_s)
+            if steps < leap.steps:
+                self.leap = Leap(leap.start_s, leap.first_s, leap.slope_s, steps)
+                self._schedule_end(self.leap.end_s(steps))
+
+    def _schedule_end(self, at_s: float) -> None:
+        self._epoch += 1
+        epoch = self._epoch
+        self._kernel.at(max(at_s, self._kernel.now_s), lambda: self._end(epoch), STEP_END)
+
+    def _end(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            return
+        if self.leap is not None:
+            leap, self.leap = self.leap, None
+            self._finish_step(leap)
+        self._begin()
+
+    @property
+    def free_blocks(self) -> int:
+        """Free blocks at the last step's begin, what its decodes will take not counted."""
+        return self.pool.free_blocks + self._reserved_blocks
+
+    def _begin(self) -> None:
+        """Compose the next step and schedule its end; without work the engine is idle."""
+        preempted = self._make_room_for_decodes()
+        self._reserved_blocks = self.decodes.new_blocks(1)
+        self.pool.take(self._reserved_blocks)
+        self._chunks = plan_prefills(self, self._listener, admit=not preempted)
+        for job, tokens in self._chunks:
+            self._start_chunk(job, tokens)
+        if not self._chunks and not len(self.decodes):
+            self._busy = False
+            return
+        self._busy = True
+        self.leap = self._leap()
+        self._schedule_end(self.leap.end_s(self.leap.steps))
+
+    def _make_room_for_decodes(self) -> bool:
+        """Admit what only needs its next token, and preempt the latest admitted while blocks are short."""
+        while self.arrived and len(self._running) < self.spec.max_running_requests:
+            job = self.arrived.popleft()
+            self._running[job] = None
+            self.decodes.join(job)
+            if job.produced_tokens == 0:
+                self._joiners.append(job)
+        preempted = False
+        while self.decodes.new_blocks(1) > self.pool.free_blocks:
+            self.preempt_latest()
+            preempted = True
+        return preempted
+
+    def preempt_latest(self, spare: Job | None = None) -> bool:
+        """Put the latest admitted job back to the head of the queue; False when that would be `spare`."""
+        job = next(reversed(self._running))
+        if job is spare:
+            return False
+        del self._running[job]
+        if job in self.decodes:
+            self.decodes.leave(job)
+            job.last_token_s = self._kernel.now_s
+        else:
+            del self.prefills[job]
+        if job in self._joiners:
+            self._joiners.remove(job)
+        self.pool.release(job)
+        job.computed_tokens, job.pulls_kv = 0, False
+        job.preemptions += 1
+        self.preemptions += 1
+        self.waiting.appendleft(job)
+        return True
+
+    def admit_prefill(self, job: Job) -> None:
+        """Count `job` among the running ones."""
+        self._running[job] = None
+        self.prefills[job] = None
+
+    def _start_chunk(self, job: Job, tokens: int) -> None:
+        if job.started_s != job.started_s:
+            job.started_s = self._kernel.now_s
+        job.computed_tokens += tokens
+
+    def _leap(self) -> Leap:
+        """The step just composed; without prefill, with all that can follow it unchanged."""
+        decodes, model = self.decodes, self.spec.model
+        now_s, count = self._kernel.now_s, len(decodes)
+        if self._chunks:
+            totals = _totals(self._chunks)
+            step_s = model.packed_step_s(count, decodes.kv_tokens + totals.done_tokens, totals)
+            return Leap(now_s, step_s * self._factor(), 0.0, 1)
+        first_s = model.latency_s(count, decodes.kv_tokens, 0, 0)
+        if not self._may_leap():
+            return Leap(now_s, first_s * self._factor(), 0.0, 1)
+        second_s = model.latency_s(count, decodes.kv_tokens + count, 0, 0)
+        factor = self._factor()
+        steps = decodes.steps_within(self.pool.free_blocks + self._reserved_blocks, decodes.steps_to_finish())
+        return Leap(now_s, first_s * factor, (second_s - first_s) * factor, steps)
+
+    def _may_leap(self) -> bool:
+        """Whether the steps to come are sure to be like this one until an event or the first member's end."""
+        if self._joiners or self.prefills or self.spec.step_noise:
+            return False
+        queued = next((job for job in self.waiting if not job.pulls_kv), None)
+        # One that its chi keeps out is let in after a number of steps: they have to be counted.
+        return queued is None or queued.schedule is None or not queued.schedule.waited_steps
+
+    def _factor(self) -> float:
+        sigma = self.spec.step_noise
+        noise = exp(self._rng.gauss(0.0, sigma) - sigma * sigma / 2) if sigma else 1.0
+        return self.spec.step_factor * noise
+
+    def _finish_step(self, leap: Leap) -> None:
+        self._record(leap)
+        self.pool.give_back(self._reserved_blocks)
+        self.pool.take(self.decodes.new_blocks(leap.steps))
+        self._reserved_blocks = 0
+        joiners, self._joiners = self._joiners, []
+        finished = self.decodes.advance(leap.steps)
+        for job in joiners:
+            job.first_token_s = self._kernel.now_s
+            self._listener.first_token(self, job)
+        for job in finished:
+            self._finish(job)
+        chunks, self._chunks = self._chunks, []
+        for job, _ in chunks:
+            self._finish_chunk(job)
+
+    def _record(self, leap: Leap) -> None:
+        log, count = self.log, len(self.decodes)
+        log.busy_s += leap.end_s(leap.steps) - leap.start_s
+        log.steps += leap.steps
+        log.decode_tokens += count * leap.steps
+        log.prefill_tokens += sum(tokens for _, tokens in self._chunks)
+        gaps = count - len(self._joiners)  # a first token ends no gap
+        if gaps:
+            log.add_gaps(Gaps(self._cause(), gaps, leap.first_s, leap.slope_s, leap.steps))
+
+    def _cause(self) -> Cause:
+        if not self._chunks:
+            return Cause.DECODE
+        return Cause.DEFLECTED if all(job.deflected for job, _ in self._chunks) else Cause.UNPLANNED
+
+    def _finish_chunk(self, job: Job) -> None:
+        self.pool.publish(job)
+        if job.tokens_left:
+            return
+        del self.prefills[job]
+        now_s = self._kernel.now_s
+        if job.prefilled_s != job.prefilled_s:
+            job.prefilled_s = now_s
+            if job.deflected:
+                self._listener.deflection_ended(self)
+        job.produced_tokens += 1
+        if job.prefill_only:
+            del self._running[job]
+            self._listener.prefilled(self, job)
+            return
+        self._token_after_prefill(job, now_s)
+
+    def _token_after_prefill(self, job: Job, now_s: float) -> None:
+        if job.produced_tokens == 1:
+            job.first_token_s = now_s
+            self._listener.first_token(self, job)
+        else:
+            self.log.add_gaps(Gaps(Cause.PREEMPTED, 1, now_s - job.last_token_s, 0.0, 1))
+        if job.produced_tokens < job.output_tokens:
+            self.decodes.join(job)
+        else:
+            self._finish(job)
+
+    def _finish(self, job: Job) -> None:
+        del self._running[job]
+        self.pool.release(job)
+        job.finished_s = self._kernel.now_s
+        self._listener.finished(self, job)
+
+
+def _totals(chunks: list[Chunk]) -> PrefillTotals:
+    """Features of one step's chunks; each job's computed tokens count its chunk already."""
+    tokens = done = 0
+    work = 0.0
+    for job, size in chunks:
+        before = job.computed_tokens - size
+        tokens += size
+        done += before
+        work += size * before + size * size * 0.5
+    return PrefillTotals(1, tokens, done, work)

@@ -1,0 +1,219 @@
+"""The router in simulated time: it decides on what it has been told, and sends requests on their legs."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from vllm_kairos.core.decision import Assign, Decision
+from vllm_kairos.core.events import Dispatched, Ended, FirstToken, NodeAdded, NodeReported, PrefillDone, TransferObserved
+from vllm_kairos.core.node import NodeState
+from vllm_kairos.core.policy import Policy
+from vllm_kairos.core.schedule_state import ScheduleState
+from vllm_kairos.core.shapes import RequestShape
+from vllm_kairos.core.view import ClusterView
+from vllm_kairos.sim.cluster_spec import RouterSpec
+from vllm_kairos.sim.engine import Engine
+from vllm_kairos.sim.job import Job
+from vllm_kairos.sim.kernel import REPORT, Kernel
+from vllm_kairos.sim.network import Network
+from vllm_kairos.sim.record import Objectives, RequestRecord, breakdown
+from vllm_kairos.workload.request import TraceRequest
+
+_BOOT_ID = "only"
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request under way."""
+
+    request: TraceRequest
+    arrival_s: float
+    decision: Assign
+    prefill: Job | None = None
+    decode: Job | None = None
+    ttft_s: float = float("inf")
+
+
+class SimRouter:
+    """Runs a policy on a ClusterView that is fed as the real one is: by reports that are late and may be lost.
+
+    With `truth` every decision sees the engines as they are, which no router can.
+    """
+
+    def __init__(
+        self,
+        spec: RouterSpec,
+        kernel: Kernel,
+        policy: Policy,
+        objectives: Objectives,
+        ended: Callable[[RequestRecord], None],
+        rng: random.Random,
+        *,
+        truth: bool = False,
+    ) -> None:
+        self._spec, self._kernel, self._policy, self._objectives = spec, kernel, policy, objectives
+        self._ended, self._rng, self._truth = ended, rng, truth
+        # What was sent shows in the engines' true state once it has got there.
+        self._view = ClusterView(stale_after_s=spec.stale_after_s, settle_s=spec.hop_s if truth else spec.settle_s)
+        self._engines: Mapping[str, Engine] = {}
+        self._network: Network | None = None
+        self._open: dict[str, _Open] = {}
+        self._samples: dict[str, list[TransferObserved]] = {}
+        self._reporting = True
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._open)
+
+    def connect(self, engines: Mapping[str, Engine], network: Network) -> None:
+        """Register the engines and start their heartbeats, evenly out of phase."""
+        self._engines, self._network = engines, network
+        for at, (name, engine) in enumerate(engines.items()):
+            self._view.apply(NodeAdded(name, engine.spec.role))
+            self._samples[name] = []
+            if not self._truth:
+                offset_s = self._spec.heartbeat_period_s * at / len(engines)
+                self._kernel.at(offset_s, partial(self._heartbeat, engine), REPORT)
+
+    def stop_reports(self) -> None:
+        """No request will come any more: let the kernel's queue run dry."""
+        self._reporting = False
+
+    def arrive(self, request: TraceRequest) -> None:
+        """Take in a request now."""
+        arrival_s = self._kernel.now_s
+        self._kernel.after(self._spec.decision_latency_s, lambda: self._decide(request, arrival_s))
+
+    # What happens on the engines.
+
+    def kv_wanted(self, engine: Engine, job: Job) -> None:
+        """Pull the prompt's KV from the engine that computed it."""
+        one = self._open[job.request.request_id]
+        assert one.prefill is not None
+        assert self._network is not None
+        source = self._engines[one.decision.prefill_node or ""]
+        tokens = max(0, job.request.prompt_tokens - 1 - job.hit_tokens)
+        size_bytes = tokens * engine.spec.kv_bytes_per_token
+        job.load_started_s = self._kernel.now_s
+        self._network.start(source.name, engine.name, size_bytes, partial(self._pulled, one, source, engine, size_bytes))
+
+    def prefilled(self, engine: Engine, job: Job) -> None:
+        """The prefill leg answers; then the decode leg starts."""
+        self._kernel.after(self._spec.hop_s, partial(self._start_decode_leg, job.request.request_id))
+
+    def first_token(self, engine: Engine, job: Job) -> None:
+        """The client sees its first token one hop later."""
+        one = self._open[job.request.request_id]
+        at_s = self._kernel.now_s + self._spec.hop_s
+        one.ttft_s = at_s - one.arrival_s
+        self._kernel.at(at_s, lambda: self._view.apply(FirstToken(job.request.request_id, at_s)))
+
+    def finished(self, engine: Engine, job: Job) -> None:
+        """The client sees the end one hop later."""
+        self._kernel.after(self._spec.hop_s, partial(self._end, job.request.request_id))
+
+    def deflection_ended(self, engine: Engine) -> None:
+        """A change that matters is published at once."""
+        if not self._truth:
+            self._report(engine)
+
+    # The node-state feed.
+
+    def _heartbeat(self, engine: Engine) -> None:
+        if self._reporting:
+            self._report(engine)
+            self._kernel.after(self._spec.heartbeat_period_s, partial(self._heartbeat, engine), REPORT)
+
+    def _report(self, engine: Engine) -> None:
+        if self._spec.heartbeat_loss and self._rng.random() < self._spec.heartbeat_loss:
+            return
+        samples, self._samples[engine.name] = self._samples[engine.name], []
+        self._kernel.after(self._spec.heartbeat_delay_s, partial(self._hear, engine.state(), samples), REPORT)
+
+    def _hear(self, state: NodeState, samples: list[TransferObserved]) -> None:
+        self._view.apply(NodeReported(state, _BOOT_ID, self._kernel.now_s))
+        for sample in samples:
+            self._view.apply(sample)
+
+    # The story of one request.
+
+    def _decide(self, request: TraceRequest, arrival_s: float) -> None:
+        now_s = self._kernel.now_s
+        if self._truth:
+            for engine in self._engines.values():
+                self._hear(engine.state(), self._samples[engine.name])
+                self._samples[engine.name] = []
+        decision = self._policy.decide(self._shape(request), self._view.nodes(now_s), now_s)
+        if not isinstance(decision, Assign):
+            self._ended(RequestRecord(request=request, arrival_s=arrival_s, decision=decision))
+            return
+        self._dispatch(request, arrival_s, decision)
+
+    def _dispatch(self, request: TraceRequest, arrival_s: float, decision: Assign) -> None:
+        name, now_s = request.request_id, self._kernel.now_s
+        sent = Dispatched(name, decision.route, decision.prefill_node, decision.decode_node, request.prompt_tokens, now_s)
+        self._view.apply(sent)
+        one = self._open[name] = _Open(request, arrival_s, decision)
+        if decision.prefill_node is None:
+            one.decode = Job(request=request, schedule=_schedule(decision))
+            self._send(one.decode, decision.decode_node)
+        else:
+            one.prefill = Job(request=request, prefill_only=True)
+            self._send(one.prefill, decision.prefill_node)
+
+    def _shape(self, request: TraceRequest) -> RequestShape:
+        cached: dict[str, int] = {}
+        if request.block_hashes and (self._spec.prefix_aware or self._truth):
+            probe = Job(request=request)
+            cached = {name: engine.pool.cached_tokens(probe) for name, engine in self._engines.items()}
+        return RequestShape(
+            request_id=request.request_id,
+            prompt_tokens=request.prompt_tokens,
+            max_output_tokens=request.output_tokens,
+            ttft_slo_s=request.ttft_slo_s or self._objectives.ttft_s,
+            tbt_slo_s=request.tbt_slo_s or self._objectives.tbt_s,
+            cached_tokens={name: tokens for name, tokens in cached.items() if tokens},
+        )
+
+    def _send(self, job: Job, name: str) -> None:
+        engine = self._engines[name]
+        self._kernel.after(self._spec.hop_s + engine.spec.frontend_s, lambda: engine.submit(job))
+
+    def _start_decode_leg(self, name: str) -> None:
+        one = self._open[name]
+        self._view.apply(PrefillDone(name, self._kernel.now_s))
+        one.decode = Job(request=one.request, pulls_kv=True)
+        self._send(one.decode, one.decision.decode_node)
+
+    def _pulled(self, one: _Open, source: Engine, target: Engine, size_bytes: int) -> None:
+        assert one.prefill is not None
+        assert one.decode is not None
+        took_s = self._kernel.now_s - one.decode.load_started_s
+        self._samples[target.name].append(TransferObserved(source.name, target.name, size_bytes, took_s))
+        source.release(one.prefill)
+        target.kv_arrived(one.decode)
+
+    def _end(self, name: str) -> None:
+        one = self._open.pop(name)
+        self._view.apply(Ended(name, self._kernel.now_s))
+        assert one.decode is not None
+        legs = [leg for leg in (one.prefill, one.decode) if leg is not None]
+        record = RequestRecord(
+            request=one.request,
+            arrival_s=one.arrival_s,
+            decision=one.decision,
+            ttft_s=one.ttft_s,
+            finished_s=self._kernel.now_s,
+            breakdown=breakdown(one.ttft_s, one.prefill, one.decode),
+            hit_tokens=legs[0].hit_tokens,
+            preemptions=sum(leg.preemptions for leg in legs),
+        )
+        self._ended(record)
+
+
+def _schedule(decision: Decision) -> ScheduleState | None:
+    assert isinstance(decision, Assign)
+    if decision.schedule is None:
+        return None
+    return ScheduleState(tuple(decision.schedule.batch_tokens()), planned=True)

@@ -1,0 +1,49 @@
+"""What an engine's steps took and what the running decodes felt of them."""
+
+from array import array
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Cause(IntEnum):
+    """What else a step carried besides the decodes whose gap it made."""
+
+    DECODE = 0  # nothing
+    DEFLECTED = 1  # a deflected prefill
+    UNPLANNED = 2  # prefill that the router did not plan
+    PREEMPTED = 3  # the gap spans a preemption
+
+
+class Gaps(NamedTuple):
+    """Gaps between tokens in a run of steps: at step j of `steps`, `decodes` gaps of `first_s + j * slope_s`."""
+
+    cause: Cause
+    decodes: int
+    first_s: float
+    slope_s: float
+    steps: int
+
+
+class StepLog:
+    """Gaps between tokens by run of steps, with the sums that utilisation is made of."""
+
+    def __init__(self) -> None:
+        self.busy_s = 0.0
+        self.steps = 0
+        self.prefill_tokens = 0
+        self.decode_tokens = 0
+        self._counts = array("q")  # cause, decodes, steps
+        self._times = array("d")  # first_s, slope_s
+
+    def add_gaps(self, gaps: Gaps) -> None:
+        """Note the gaps of one run of steps."""
+        self._counts.extend((gaps.cause, gaps.decodes, gaps.steps))
+        self._times.extend((gaps.first_s, gaps.slope_s))
+
+    def __iter__(self) -> Iterator[Gaps]:
+        counts, times = self._counts, self._times
+        for at in range(len(counts) // 3):
+            cause, decodes, steps = counts[3 * at : 3 * at + 3]
+            first_s, slope_s = times[2 * at : 2 * at + 2]
+            yield Gaps(Cause(cause), decodes, first_s, slope_s, steps)
