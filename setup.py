@@ -57,7 +57,7 @@ setup(
     packages=[*find_packages(include=["vllm_kairos", "vllm_kairos.*"]), *find_packages("router")],
     package_dir={"vllm_kairos": "vllm_kairos", "kairos_router": "router/kairos_router"},
     include_package_data=True,
-    package_data={"vllm_kairos": ["py.typed", "demo/data/*"], "kairos_router": ["py.typed"]},
+    package_data={"vllm_kairos": ["py.typed", "demo/data/*", "profiles/data/*.json"], "kairos_router": ["py.typed"]},
     install_requires=BASE,
     extras_require=EXTRAS,
     entry_points={

@@ -28,8 +28,8 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
     )
     defaults = DecisionSettings()
     add = parser.add_argument
-    add("--profile", required=True, metavar="FILE", help="latency profile written by `kairos profile`")
-    add("--prefill-profile", metavar="FILE", help="profile of the prefill nodes, if their hardware differs")
+    add("--profile", required=True, metavar="FILE|NAME", help="latency profile: a file of `kairos profile`, or a shipped one")
+    add("--prefill-profile", metavar="FILE|NAME", help="profile of the prefill nodes, if their hardware differs")
     add("--cluster", required=True, metavar="FILE", help="node states, YAML or JSON (docs/cluster-file.md)")
     add("--prompt-tokens", required=True, type=int, metavar="N")
     add("--max-output-tokens", type=int, default=256, metavar="N", help="default %(default)s")
@@ -65,9 +65,10 @@ def _explain(args: argparse.Namespace) -> Explanation:
     from vllm_kairos.cli.cluster_file import load_cluster
     from vllm_kairos.core.policies import make_policy
     from vllm_kairos.fitting.artifact import load_profile
+    from vllm_kairos.profiles import resolve_profile
 
-    profile = load_profile(args.profile)
-    prefill = load_profile(args.prefill_profile, model=profile.model) if args.prefill_profile else profile
+    profile = load_profile(resolve_profile(args.profile))
+    prefill = load_profile(resolve_profile(args.prefill_profile), model=profile.model) if args.prefill_profile else profile
     settings = DecisionSettings(
         alpha=args.alpha,
         beta=args.beta,

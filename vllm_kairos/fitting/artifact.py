@@ -28,6 +28,20 @@ class Accuracy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """One printed number that a profile was made to meet, and how far it is from doing so."""
+
+    quantity: str
+    """What was printed; begins with "at most" where the number is a bound."""
+    target: float
+    predicted: float
+    unit: str
+    residual: float
+    """In `unit`: predicted less target, and 0 where a bound holds."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """Step latency of one model on one kind of hardware, with what it was measured under."""
 
@@ -46,6 +60,11 @@ class Profile:
     accuracy: Mapping[str, Accuracy]
     """By model: prefill, decode, mixed."""
     note: str = ""
+    source: str = ""
+    """How prefill, decode and mixed steps were obtained, where `kairos profile` did not measure them."""
+    kv_capacity_tokens: int = 0
+    """KV tokens that the device holds beside the model; 0: unknown."""
+    calibration: tuple[Calibration, ...] = ()
 
     @property
     def step_model(self) -> LinearStepModel:
@@ -93,6 +112,7 @@ def _to_json(profile: Profile) -> dict[str, Any]:
     return {
         "schema": PROFILE_SCHEMA,
         "note": profile.note,
+        **_optional_to_json(profile),
         "hardware": profile.hardware,
         "model": profile.model,
         "vllm_version": profile.vllm_version,
@@ -111,6 +131,16 @@ def _to_json(profile: Profile) -> dict[str, Any]:
             for name in costs
         },
     }
+
+
+def _optional_to_json(profile: Profile) -> dict[str, Any]:
+    """Leave out what is not known, so that such a file stays as an older version wrote it."""
+    known = {
+        "source": profile.source,
+        "kv_capacity_tokens": profile.kv_capacity_tokens,
+        "calibration": [asdict(row) for row in profile.calibration],
+    }
+    return {name: value for name, value in known.items() if value}
 
 
 def _from_json(root: "_Reader") -> Profile:
@@ -140,6 +170,9 @@ def _from_json(root: "_Reader") -> Profile:
         ),
         accuracy={name: _accuracy(reader.child("held_out")) for name, reader in each.items()},
         note=root.text("note") if "note" in root.raw else "",
+        source=root.text("source") if "source" in root.raw else "",
+        kv_capacity_tokens=root.whole("kv_capacity_tokens") if "kv_capacity_tokens" in root.raw else 0,
+        calibration=tuple(_calibration(row) for row in root.children("calibration")) if "calibration" in root.raw else (),
     )
 
 
@@ -156,6 +189,17 @@ def _accuracy(reader: "_Reader") -> Accuracy:
         mape=reader.number("mape"),
         worst_error=reader.number("worst_error"),
         configurations=reader.whole("configurations", 0),
+    )
+
+
+def _calibration(reader: "_Reader") -> Calibration:
+    return Calibration(
+        quantity=reader.text("quantity"),
+        target=reader.signed("target"),
+        predicted=reader.signed("predicted"),
+        unit=reader.text("unit"),
+        residual=reader.signed("residual"),
+        source=reader.text("source"),
     )
 
 
@@ -178,6 +222,12 @@ class _Reader:
     def child(self, field: str) -> "_Reader":
         return _Reader(self._name(field), self._get(field))
 
+    def children(self, field: str) -> tuple["_Reader", ...]:
+        value = self._get(field)
+        if not isinstance(value, list):
+            raise ProfileError(f"{self._name(field)} must be a list, got {type(value).__name__}")
+        return tuple(_Reader(f"{self._name(field)}[{index}]", row) for index, row in enumerate(value))
+
     def text(self, field: str) -> str:
         value = self._get(field)
         if not isinstance(value, str):
@@ -190,6 +240,12 @@ class _Reader:
             raise ProfileError(f"{self._name(field)} must be a finite number >= 0, got {value!r}")
         if value > MAX_COEFFICIENT:
             raise ProfileError(f"{self._name(field)} must be <= {MAX_COEFFICIENT:g}, got {value!r}")
+        return float(value)
+
+    def signed(self, field: str) -> float:
+        value = self._get(field)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_COEFFICIENT:
+            raise ProfileError(f"{self._name(field)} must be a number within +-{MAX_COEFFICIENT:g}, got {value!r}")
         return float(value)
 
     def whole(self, field: str, least: int = 0) -> int:
