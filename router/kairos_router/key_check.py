@@ -71,7 +71,7 @@ class KeyCheck:
             raise Refusal(401, "unauthorized", "a bearer key must be sent in the Authorization header")
         if self._own_key and hmac.compare_digest(_bytes(key), _bytes(self._own_key)):
             return
-        if not await self._is_good(key):
+        if not sendable(key) or not await self._is_good(key):
             raise Refusal(401, "unauthorized", "the bearer key was refused")
 
     async def _is_good(self, key: str) -> bool:
@@ -139,6 +139,11 @@ def bearer_key(authorization: str) -> str:
     """The key of a bearer Authorization header, "" when there is none."""
     scheme, _, key = authorization.strip().partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
+
+
+def sendable(key: str) -> bool:
+    """Say whether a key fits a header; no key that was ever issued does not."""
+    return key.isascii() and key.isprintable()
 
 
 def _bytes(key: str) -> bytes:

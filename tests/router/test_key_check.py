@@ -79,6 +79,8 @@ async def status_of(check: KeyCheck, authorization: str) -> int:
         ([KNOWS], "", 401),
         ([KNOWS], "Bearer", 401),
         ([KNOWS], "Basic good", 401),
+        ([KNOWS], "Bearer \udcff", 401),
+        ([DOWN], "Bearer a\x01b", 401),
         ([{GOOD: 204}], GOOD, 200),
         ([{GOOD: 302}], GOOD, 401),
         ([{BAD: 401}, KNOWS], GOOD, 200),
