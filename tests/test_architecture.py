@@ -42,6 +42,17 @@ ALLOWED = {
         "vllm_kairos.errors",
     },
     "vllm_kairos.profiles": {"vllm_kairos.fitting.artifact", "vllm_kairos.errors"},
+    "vllm_kairos.sim": {"vllm_kairos.core", "vllm_kairos.workload", "vllm_kairos.errors"},
+    "vllm_kairos.simulate": {
+        "vllm_kairos.__version__",
+        "vllm_kairos.cli.command",
+        "vllm_kairos.core",
+        "vllm_kairos.fitting.artifact",
+        "vllm_kairos.profiles",
+        "vllm_kairos.sim",
+        "vllm_kairos.workload",
+        "vllm_kairos.errors",
+    },
     "vllm_kairos.cluster": {"vllm_kairos.cli.command", "vllm_kairos.errors"},
     "vllm_kairos.demo": {
         "vllm_kairos.__version__",
