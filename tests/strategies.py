@@ -109,6 +109,8 @@ def decode_nodes(draw: st.DrawFn, name: str, prefills: tuple[str, ...] = ("p0", 
     decodes = draw(st.sampled_from([0, 1, 8, 8, 40, 130]))
     total = draw(st.sampled_from([500, 4000, 4000]))
     measured = draw(st.lists(st.sampled_from(prefills), unique=True))
+    queue = draw(st.sampled_from([(), (), (), (700,), (700,), (40, 6000)]))
+    deflected = draw(st.sampled_from([0, 0, 0, 1]))
     links = tuple(
         LinkState(
             prefill_node=prefill,
@@ -128,7 +130,10 @@ def decode_nodes(draw: st.DrawFn, name: str, prefills: tuple[str, ...] = ("p0", 
         total_kv_blocks=total,
         free_kv_blocks=draw(st.integers(0, total)),
         kv_bytes_per_token=131072,
-        deflected_prefills=draw(st.sampled_from([0, 0, 0, 1])),
+        queued_prompt_tokens=queue,
+        queued_prefill_tokens=sum(queue),
+        deflected_prefills=deflected,
+        deflected_tokens_left=min(500, sum(queue)) if deflected else 0,
         links=links,
         accepting=draw(st.sampled_from([True, True, True, False])),
         stale=draw(st.sampled_from([False, False, False, True])),

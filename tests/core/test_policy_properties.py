@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import A100, clusters, models, requests
+from vllm_kairos.core.ahead import ahead_of_prompt
 from vllm_kairos.core.decision import Assign, Reason, Reject
 from vllm_kairos.core.estimates import first_decode_steps_s, prefill_completion_s, transfer_bytes, transfer_s
 from vllm_kairos.core.node import NodeState, Role
@@ -53,7 +54,7 @@ def test_a_kairos_deflection_is_safe_in_every_step_and_soon_enough(model, nodes,
     if not isinstance(decision, Assign) or decision.route is not Route.LOCAL:
         return
     node = next(node for node in nodes if node.node_id == decision.decode_node)
-    decodes, kv = node.decode_load
+    decodes, kv = ahead_of_prompt(model, node, SETTINGS, SETTINGS.beta * request_.tbt_slo_s).load
     left = request_.uncached_tokens(node.node_id)
     done = request_.prompt_tokens - left
     for chi in decision.schedule.batch_tokens():

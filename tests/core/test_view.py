@@ -128,6 +128,7 @@ def test_a_deflection_occupies_its_node_until_the_first_token():
     made.apply(deflected())
     busy = at(made, "d")
     assert (busy.deflected_prefills, busy.deflected_tokens_left, busy.free_kv_blocks) == (1, 160, 890)
+    assert (busy.queued_prompt_tokens, busy.prefill_ahead) == ((160,), (1, 160, 160))
     assert busy.running_decodes == 5
     report(made, replace(D, deflected_prefills=1, deflected_tokens_left=100, free_kv_blocks=896), 10.3)
     seen = at(made, "d", 10.4)
@@ -136,6 +137,21 @@ def test_a_deflection_occupies_its_node_until_the_first_token():
     made.apply(FirstToken("r", 10.4))
     free = at(made, "d", 10.4)
     assert (free.deflected_prefills, free.running_decodes, free.kv_tokens) == (0, 6, 660)
+
+
+def test_a_deflection_that_ended_leaves_the_queue_and_only_once():
+    made = view()
+    made.apply(deflected())
+    report(
+        made,
+        replace(D, deflected_prefills=1, deflected_tokens_left=100, queued_prompt_tokens=(100, 70), queued_prefill_tokens=170),
+        10.3,
+    )
+    assert at(made, "d", 10.4).prefill_ahead == (2, 170, 100)
+    assert at(made, "d", 10.4).free_kv_blocks == D.free_kv_blocks - 11  # for all that is still to be computed
+    made.apply(FirstToken("r", 10.4))
+    assert at(made, "d", 10.4).queued_prompt_tokens == (70,)
+    assert at(made, "d", 10.4).prefill_ahead == (1, 70, 0)
 
 
 def test_a_slow_deflection_is_not_forgotten_by_reports_that_do_not_show_it():

@@ -97,7 +97,7 @@ class NodeVerdict:
     ttft_s: float | None = None
     step_s: float | None = None  # predicted step without the prompt (decode nodes)
     worst_step_s: float | None = None  # predicted longest step while the prompt runs (decode nodes)
-    queue_s: float | None = None  # predicted wait before the prompt starts (prefill nodes)
+    queue_s: float | None = None  # predicted wait before the prompt starts (decode nodes: None where nothing is queued)
     schedule: ChunkSchedule | None = None
     state_age_s: float | None = None
 

@@ -1,6 +1,6 @@
 """What the router sent to a node and the node's last report cannot show yet."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -60,8 +60,8 @@ class _Sums:
         self._queue: list[int] = []
         self._decodes = self._kv_tokens = self._expected = self._expected_kv_tokens = 0
         self._deflected = self._ended_unseen = self._unseen_deflected_tokens = 0
-        # A deflected prompt gets its blocks chunk by chunk: what it has left will be taken too.
-        self._blocks = report.kv_blocks_for(report.deflected_tokens_left)
+        # A prompt gets its blocks chunk by chunk: what the node has left to compute will be taken too.
+        self._blocks = report.kv_blocks_for(report.prefill_ahead[1])
         self._moving_tokens: dict[str, int] = {}
 
     def add_prefill(self, request: InFlight) -> None:
@@ -82,7 +82,9 @@ class _Sums:
             self._blocks += self._report.kv_blocks_for(request.prompt_tokens)
         if request.first_token_at_s == inf:
             self._deflected += 1
-            self._unseen_deflected_tokens += 0 if seen else request.prompt_tokens
+            if not seen:
+                self._queue.append(request.prompt_tokens)
+                self._unseen_deflected_tokens += request.prompt_tokens
         elif request.first_token_at_s > self._shown_until_s:
             self._ended_unseen += seen
             self._add_running(request)
@@ -113,12 +115,13 @@ class _Sums:
         report = self._report
         reported = max(0, report.deflected_prefills - self._ended_unseen)
         left = report.deflected_tokens_left if reported else 0
+        queue, queued_tokens = _without_first(report, report.deflected_tokens_left - left)
         return replace(
             report,
             running_decodes=report.running_decodes + self._decodes,
             kv_tokens=report.kv_tokens + self._kv_tokens,
-            queued_prompt_tokens=(*report.queued_prompt_tokens, *self._queue),
-            queued_prefill_tokens=report.queued_prefill_tokens + sum(self._queue),
+            queued_prompt_tokens=(*queue, *self._queue),
+            queued_prefill_tokens=queued_tokens + sum(self._queue),
             free_kv_blocks=max(0, report.free_kv_blocks - self._blocks),
             expected_decodes=self._expected,
             expected_kv_tokens=self._expected_kv_tokens,
@@ -137,3 +140,14 @@ class _Sums:
             )
             for name in sorted(rates.keys() | self._moving_tokens.keys())
         )
+
+
+def _without_first(report: NodeState, tokens: int) -> tuple[Sequence[int], int]:
+    """The report's queue without its first `tokens` tokens: deflected prompts that have since ended, which ran first."""
+    queue, left = list(report.queued_prompt_tokens), tokens
+    while left > 0 and queue:
+        cut = min(left, queue[0])
+        queue[0], left = queue[0] - cut, left - cut
+        if not queue[0]:
+            del queue[0]
+    return queue, max(0, report.queued_prefill_tokens - tokens)

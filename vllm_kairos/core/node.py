@@ -53,7 +53,7 @@ class NodeState:
     role: Role
     running_decodes: int = 0  # B
     kv_tokens: int = 0  # K: KV tokens held by the running decodes
-    queued_prompt_tokens: tuple[int, ...] = ()  # prompts ahead of a new one, in order; tokens left of each
+    queued_prompt_tokens: tuple[int, ...] = ()  # prompts ahead of a new one, deflected ones too, in order; tokens left of each
     queued_prefill_tokens: int = 0  # their total, also where the tuple was capped
     token_budget_tokens: int = 2048  # chi_p
     max_running_requests: int = 256
@@ -66,7 +66,7 @@ class NodeState:
     expected_decodes: int = 0  # sent here by the router, still on their prefill node
     expected_kv_tokens: int = 0
     deflected_prefills: int = 0
-    deflected_tokens_left: int = 0
+    deflected_tokens_left: int = 0  # part of queued_prefill_tokens
     links: tuple[LinkState, ...] = ()
     accepting: bool = True  # False: draining, unhealthy or its breaker is open
     stale: bool = False
@@ -78,6 +78,7 @@ class NodeState:
     decode_load: tuple[int, int] = field(init=False, repr=False, compare=False, default=(0, 0))
     coming_load: tuple[int, int] = field(init=False, repr=False, compare=False, default=(0, 0))
     used_kv_tokens: int = field(init=False, repr=False, compare=False, default=0)
+    prefill_ahead: tuple[int, int, int] = field(init=False, repr=False, compare=False, default=(0, 0, 0))
 
     def __post_init__(self) -> None:
         # Spelled out: the view builds one for every node that a request touches.
@@ -107,6 +108,11 @@ class NodeState:
         put(self, "decode_load", (decodes, kv_tokens))
         put(self, "coming_load", (decodes + self.expected_decodes, kv_tokens + self.expected_kv_tokens))
         put(self, "used_kv_tokens", (self.total_kv_blocks - self.free_kv_blocks) * self.block_size_tokens)
+        # Prompts, tokens and how many of these are deflected. Some sources leave the deflected ones out of the queue.
+        tokens = max(self.queued_prefill_tokens, self.deflected_tokens_left)
+        if tokens:
+            prompts = max(1, len(self.queued_prompt_tokens), self.deflected_prefills)
+            put(self, "prefill_ahead", (prompts, tokens, self.deflected_tokens_left))
         if self.links:
             rates = {link.prefill_node: link.bandwidth_bytes_per_s for link in self.links if link.bandwidth_bytes_per_s}
             put(self, "links_from", {link.prefill_node: link for link in self.links})

@@ -27,6 +27,8 @@ class DecisionSettings:
     """Chunk sizes chi to choose from, decodes included, largest first."""
     static_chunk_tokens: int = 128
     """chi of the policies that plan without a latency model (paper section 3: 128)."""
+    unplanned_chunk_tokens: int = 512
+    """chi that a decode node gives to prefill nobody planned (its `default_chunk_tokens`)."""
     output_reserve_tokens: int = 256
     """KV tokens kept free for a deflected request's output, or its own limit where that is smaller."""
     default_bandwidth_bytes_per_s: float = 10e9
@@ -40,7 +42,7 @@ class DecisionSettings:
     def __post_init__(self) -> None:
         _require("alpha", self.alpha, self.alpha >= 1, ">= 1")
         _require("beta", self.beta, 0 < self.beta <= 1, "in (0, 1]")
-        for name in ("static_chunk_tokens", "default_bandwidth_bytes_per_s", "retry_after_s"):
+        for name in ("static_chunk_tokens", "unplanned_chunk_tokens", "default_bandwidth_bytes_per_s", "retry_after_s"):
             _require(name, getattr(self, name), getattr(self, name) > 0, "> 0")
         for name in ("output_reserve_tokens", "kv_bytes_per_token"):
             _require(name, getattr(self, name), getattr(self, name) >= 0, ">= 0")

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
+from vllm_kairos.core.ahead import ahead_of_prompt
 from vllm_kairos.core.decision import Assign, Decision, Explanation, NodeVerdict, Verdict
 from vllm_kairos.core.estimates import queue_wait_s
+from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policies.locals import SafeLocals
 from vllm_kairos.core.policies.pools import can_ever_hold, deflection_verdict, kv_need_tokens, split
@@ -60,7 +62,7 @@ class _Lines:
         )
         model = self.routing.decode_model
         if model is not None:
-            line = replace(line, step_s=model.latency_s(*node.decode_load, 0, 0))
+            line = replace(line, step_s=model.latency_s(*node.decode_load, 0, 0), queue_s=self._wait_s(model, node))
             plan = SafeLocals(model, self.routing.settings).plan(self.request, node)
             if plan is not None:
                 line = replace(line, schedule=plan.schedule, ttft_s=plan.ttft_s, worst_step_s=plan.worst_step_s)
@@ -77,6 +79,12 @@ class _Lines:
                 worst_step_s=line.worst_step_s if as_planned else None,
             )
         return line
+
+    def _wait_s(self, model: StepLatencyModel, node: NodeState) -> float | None:
+        if not node.prefill_ahead[1]:
+            return None
+        settings = self.routing.settings
+        return ahead_of_prompt(model, node, settings, settings.beta * self.request.tbt_slo_s).wait_s
 
     def _verdict(self, node: NodeState) -> Verdict:
         if not node.accepting:

@@ -6,6 +6,7 @@ from heapq import heapify, heappop
 from math import inf
 from typing import Protocol
 
+from vllm_kairos.core.ahead import ahead_floor_s, ahead_of_prompt
 from vllm_kairos.core.chunking import ChunkRun, ChunkSchedule, Planned, build_schedule
 from vllm_kairos.core.latency import ScheduleBound, StepLatencyModel
 from vllm_kairos.core.node import NodeState
@@ -48,15 +49,15 @@ class SafeLocals:
     def best(self, request: RequestShape, nodes: Sequence[NodeState]) -> Local | None:
         """Return the node with the soonest safe first token."""
         bounds = None if len(nodes) <= _FEW_NODES else _Bounds(self.model, request, self.settings)
-        floors_s = bounds.loose_s(nodes) if bounds else [0.0] * len(nodes)
+        floors_s: Sequence[float] = bounds.loose_s(nodes) if bounds else [0.0] * len(nodes)
         queue = [(floor_s, at) for at, floor_s in enumerate(floors_s) if floor_s < inf]
         heapify(queue)
-        plans: dict[tuple[int, int, int], Planned | None] = {}  # nodes in equal states share a plan
+        plans: dict[tuple[object, ...], Planned | None] = {}  # nodes in equal states share a plan
         best: tuple[float, int, str] = (inf, 0, "")
         chosen: tuple[NodeState, Planned] | None = None
         while queue and queue[0][0] <= best[0]:
             node = nodes[heappop(queue)[1]]
-            state = (*node.decode_load, _done_tokens(request, node))
+            state = (node.decode_load, _done_tokens(request, node), node.prefill_ahead, node.role, node.token_budget_tokens)
             if state not in plans:
                 # A bound above the best is as good as no plan: the best only gets better.
                 hopeless = bounds is not None and bounds.tight_s(node) > best[0]
@@ -70,12 +71,34 @@ class SafeLocals:
         return Local(node, plan.schedule, plan.ttft_s, plan.in_range)
 
     def plan(self, request: RequestShape, node: NodeState) -> Planned | None:
-        """Build the safe schedule of `request` on `node`, None if there is none."""
+        """Build the safe schedule of `request` on `node`, None if there is none.
+
+        Behind queued prefill the chunks are those that are safe once it runs as decodes, while the TTFT
+        is that of the schedule without a queue, each step slower by the added load, after the wait: so
+        that it never falls as the queue grows, wherever the chunks then happen to end.
+        """
+        at_once = self._build(request, node, node.decode_load)
+        if at_once is None or not node.prefill_ahead[1]:
+            return at_once
         decodes, kv_tokens = node.decode_load
+        if not decodes:  # something will decode, and chunks be bounded, by the time the prompt runs
+            bounded = self._build(request, node, (1, kv_tokens))
+            if bounded is None:
+                return None
+            at_once = max(at_once, bounded, key=_ttft_s)
+        ahead = ahead_of_prompt(self.model, node, self.settings, self.settings.beta * request.tbt_slo_s)
+        behind = self._build(request, node, ahead.load)
+        if behind is None:
+            return None
+        slower_s = self.model.latency_s(*ahead.load, 0, 0) - self.model.latency_s(max(decodes, 1), kv_tokens, 0, 0)
+        ttft_s = ahead.wait_s + (at_once.ttft_s + at_once.schedule.steps * slower_s)
+        return replace(behind, ttft_s=ttft_s, in_range=behind.in_range and at_once.in_range)
+
+    def _build(self, request: RequestShape, node: NodeState, load: tuple[int, int]) -> Planned | None:
         return build_schedule(
             self.model,
-            running_decodes=decodes,
-            kv_tokens=kv_tokens,
+            running_decodes=load[0],
+            kv_tokens=load[1],
             prompt_tokens=request.prompt_tokens,
             done_tokens=_done_tokens(request, node),
             candidates=self.settings.chunk_candidates_tokens,
@@ -94,11 +117,18 @@ class _Bounds:
         """Bound every node, all at once where none has anything cached."""
         if self._request.cached_tokens:
             return [self.tight_s(node) for node in nodes]
-        return self._bound(0).loose_s([node.decode_load for node in nodes])
+        floors_s = [*self._bound(0).loose_s([node.decode_load for node in nodes])]
+        for at, node in enumerate(nodes):
+            if node.prefill_ahead[1]:
+                floors_s[at] += ahead_floor_s(self._model, node, self._settings)
+        return floors_s
 
     def tight_s(self, node: NodeState) -> float:
         """Bound one node."""
-        return self._bound(_done_tokens(self._request, node)).tight_s(node.decode_load)
+        floor_s = self._bound(_done_tokens(self._request, node)).tight_s(node.decode_load)
+        if node.prefill_ahead[1]:
+            floor_s += ahead_floor_s(self._model, node, self._settings)
+        return floor_s
 
     def _bound(self, done_tokens: int) -> ScheduleBound:
         if done_tokens not in self._by_done_tokens:
@@ -141,7 +171,10 @@ class StaticLocals:
             limit_s=inf,
         )
         assert planned is not None  # nothing bounds its steps
-        return replace(local, ttft_s=planned.ttft_s, in_range=planned.in_range)
+        ttft_s = planned.ttft_s
+        if node.prefill_ahead[1]:
+            ttft_s += ahead_of_prompt(self.model, node, self.settings, inf).wait_s
+        return replace(local, ttft_s=ttft_s, in_range=planned.in_range)
 
 
 def anyhow(
@@ -157,6 +190,10 @@ def anyhow(
     if plan is None:
         return StaticLocals(settings, model).on(request, node)
     return Local(node, plan.schedule, plan.ttft_s, plan.in_range)
+
+
+def _ttft_s(plan: Planned) -> float:
+    return plan.ttft_s
 
 
 def _done_tokens(request: RequestShape, node: NodeState) -> int:
