@@ -66,6 +66,17 @@ class Record:
             raise self.error(name, "an object")
         return Record(self.path, self.row, value)
 
+    def inners(self, name: str) -> list["Record"]:
+        """The JSON objects of the list in field `name`. Raises WorkloadError unless it is a list of objects."""
+        items = self.items(name)
+        if any(not isinstance(item, dict) for item in items):
+            raise self.error(name, "a list of objects")
+        return [Record(self.path, self.row, item) for item in items]
+
+    def has(self, name: str) -> bool:
+        """Whether field `name` is there and not null."""
+        return self.values.get(name) is not None
+
     def error(self, name: str, rule: str) -> WorkloadError:
         """What to raise when field `name` breaks `rule`."""
         return WorkloadError(f"{self.path}: row {self.row}: {name} must be {rule}, got {_shown(self.values[name])}")
@@ -109,6 +120,11 @@ class Source:
     """A trace file. Every method raises WorkloadError when the file cannot be read as what it should be."""
 
     path: Path
+
+    @property
+    def name(self) -> str:
+        """The file's name without what says how it is stored."""
+        return self.path.name.removesuffix(".gz").removesuffix(".csv").removesuffix(".jsonl")
 
     def first_record(self) -> Record:
         """The first JSON object, or the CSV header as a record whose values are all empty."""

@@ -12,6 +12,7 @@ from random import Random
 from typing import Literal
 
 from vllm_kairos.errors import WorkloadError
+from vllm_kairos.workload.arrivals import arrival_times_s
 from vllm_kairos.workload.request import TraceRequest, Workload, blocks_of
 
 
@@ -79,6 +80,20 @@ def spread(workload: Workload, slot_s: float, seed: int) -> Workload:
     for request in workload.requests:
         offset_s = 0.0 if request.after else rng.random() * slot_s
         moved_s[request.request_id] = max(request.arrival_s + offset_s, moved_s.get(request.after, 0.0))
+    moved = (replace(request, arrival_s=moved_s[request.request_id]) for request in workload.requests)
+    return _from_start(workload, moved)
+
+
+def with_arrivals(workload: Workload, *, rate_rps: float, scv: float = 1.0, seed: int) -> Workload:
+    """The same requests in the same order at drawn times: gaps of mean 1 / rate_rps, Gamma of the given `scv`.
+
+    A request that waits for another one may arrive from that one's arrival on.
+    """
+    clocked = sum(not request.after for request in workload.requests)
+    drawn = iter(arrival_times_s(clocked, rate_rps=rate_rps, scv=scv, rng=Random(f"{seed}/arrivals")))
+    moved_s: dict[str, float] = {}
+    for request in workload.requests:
+        moved_s[request.request_id] = moved_s[request.after] if request.after else next(drawn)
     moved = (replace(request, arrival_s=moved_s[request.request_id]) for request in workload.requests)
     return _from_start(workload, moved)
 

@@ -5,7 +5,7 @@ from itertools import islice
 
 from vllm_kairos.workload.formats.trace_format import LoadOptions, Timed, TraceFormat, on_one_clock, output_tokens
 from vllm_kairos.workload.remarks import Remarks
-from vllm_kairos.workload.request import TraceRequest
+from vllm_kairos.workload.request import TraceRequest, Workload
 from vllm_kairos.workload.source import Record, Source
 
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -19,9 +19,9 @@ def _matches(first: Record) -> bool:
     return set(_COLUMNS) <= set(first.values)
 
 
-def _read(source: Source, options: LoadOptions, remarks: Remarks) -> list[TraceRequest]:
+def _read(source: Source, options: LoadOptions, remarks: Remarks) -> Workload:
     timed = [_timed(record, remarks) for record in islice(source.csv_records(), options.limit)]
-    return on_one_clock(timed, _TICKS_PER_S, remarks, source.path)
+    return on_one_clock(source, timed, _TICKS_PER_S, remarks)
 
 
 def _timed(record: Record, remarks: Remarks) -> Timed:

@@ -11,7 +11,7 @@ from vllm_kairos.workload.formats.trace_format import (
     output_tokens,
 )
 from vllm_kairos.workload.remarks import Remarks
-from vllm_kairos.workload.request import TraceRequest
+from vllm_kairos.workload.request import TraceRequest, Workload, blocks_of
 from vllm_kairos.workload.source import Record, Source
 
 BLOCK_TOKENS = 512
@@ -22,14 +22,14 @@ def _matches(first: Record) -> bool:
     return set(_FIELDS) <= set(first.values)
 
 
-def _read(source: Source, options: LoadOptions, remarks: Remarks) -> list[TraceRequest]:
+def _read(source: Source, options: LoadOptions, remarks: Remarks) -> Workload:
     timed = [_timed(record, remarks) for record in islice(source.json_records(), options.limit)]
-    return on_one_clock(timed, options.units_per_s("ms"), remarks, source.path)
+    return on_one_clock(source, timed, options.units_per_s("ms"), remarks)
 
 
 def _timed(record: Record, remarks: Remarks) -> Timed:
     prompt_tokens = record.integer("input_length", least=1)
-    hashes = fitting_hashes(record, "hash_ids", prompt_tokens, BLOCK_TOKENS, remarks)
+    hashes = fitting_hashes(record, "hash_ids", prompt_tokens, blocks_of(prompt_tokens, BLOCK_TOKENS), remarks)
     request = TraceRequest(
         request_id=f"row-{record.row}",
         arrival_s=0.0,

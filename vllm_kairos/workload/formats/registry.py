@@ -1,11 +1,21 @@
 """Every trace format by name, and which of them a file is."""
 
 from vllm_kairos.errors import WorkloadError
-from vllm_kairos.workload.formats import azure, mooncake
+from vllm_kairos.workload.formats import (
+    azure,
+    claude_code,
+    dynamo_agent,
+    kairos,
+    lengths,
+    mooncake,
+    servegen_sample,
+    servegen_windows,
+)
 from vllm_kairos.workload.formats.trace_format import TraceFormat
 from vllm_kairos.workload.source import Source
 
-FORMATS: dict[str, TraceFormat] = {module.FORMAT.name: module.FORMAT for module in (azure, mooncake)}
+_MODULES = (azure, mooncake, claude_code, dynamo_agent, servegen_sample, servegen_windows, lengths, kairos)
+FORMATS: dict[str, TraceFormat] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
 AUTO = "auto"
 
 

@@ -1,13 +1,13 @@
 """What a trace format is, what a reader may be told, and the steps that readers share."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from vllm_kairos.errors import WorkloadError
 from vllm_kairos.workload.remarks import Remarks
-from vllm_kairos.workload.request import TraceRequest, Workload, blocks_of
+from vllm_kairos.workload.request import TraceRequest, Workload
 from vllm_kairos.workload.source import Record, Source
 
 TIME_UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -49,33 +49,51 @@ class TraceFormat:
     name: str
     columns: str
     matches: Callable[[Record], bool]
-    read: Callable[[Source, LoadOptions, Remarks], Iterable[TraceRequest]]
+    read: Callable[[Source, LoadOptions, Remarks], Workload]
+    draws_arrivals: bool = False
+    """The file has no common clock: arrivals are drawn at `LoadOptions.rate_rps`."""
 
 
 Timed = tuple[float, TraceRequest]
 """A timestamp in its format's own unit and origin, and the request of that row."""
 
 
-def on_one_clock(timed: list[Timed], units_per_s: int, remarks: Remarks, path: Path) -> list[TraceRequest]:
-    """The requests with arrivals in seconds from the earliest one, whatever the timestamps' origin."""
-    if not timed:
-        raise WorkloadError(f"{path}: must have at least one row, got none")
-    late = [later[1] for earlier, later in pairwise(timed) if later[0] < earlier[0]]
-    for request in late:
-        remarks.add("order", f"{path}: {request.request_id} arrives before the row above it; rows are sorted by arrival")
+def on_one_clock(source: Source, timed: list[Timed], units_per_s: int, remarks: Remarks) -> Workload:
+    """The rows as a workload whose earliest request arrives at 0 s, whatever the timestamps' origin."""
+    some_rows(source, timed)
+    for (earlier, _), (later, request) in pairwise(timed):
+        if later < earlier:
+            remarks.add("order", f"{source.path}: {request.request_id} arrives before the row above it: rows were sorted")
     origin = min(timestamp for timestamp, _ in timed)
-    return [replace(request, arrival_s=(timestamp - origin) / units_per_s) for timestamp, request in timed]
+    requests = (replace(request, arrival_s=(timestamp - origin) / units_per_s) for timestamp, request in timed)
+    workload = Workload.in_time_order(source.name, requests)
+    _remark_odd_span(workload, remarks, source)
+    return workload
 
 
-def remark_odd_span(workload: Workload, remarks: Remarks, path: Path) -> None:
+def some_rows(source: Source, rows: Sized) -> None:
+    """Raise WorkloadError when there is no row."""
+    if not rows:
+        raise WorkloadError(f"{source.path}: must have at least one request, got none")
+
+
+def _remark_odd_span(workload: Workload, remarks: Remarks, source: Source) -> None:
     """Warn when the arrivals look like timestamps read in the wrong unit."""
-    span_s, gaps = workload.duration_s, len(workload.requests) - 1
+    span_s, count = workload.duration_s, len(workload.requests)
+    question = "is the timestamps' unit right?"
     if span_s > LONGEST_LIKELY_S:
-        remarks.add("span", f"{path}: arrivals span {span_s / 86400:.0f} days; is the timestamps' unit right?")
-    elif gaps + 1 >= _FEWEST_TO_JUDGE and gaps > HIGHEST_LIKELY_RPS * span_s:
-        remarks.add("span", f"{path}: {gaps + 1} requests arrive within {span_s:g} s; is the timestamps' unit right?")
-    elif gaps + 1 >= _FEWEST_TO_JUDGE and span_s > LONGEST_LIKELY_MEAN_GAP_S * gaps:
-        remarks.add("span", f"{path}: arrivals are {span_s / gaps:.0f} s apart on average; is the timestamps' unit right?")
+        remarks.add("span", f"{source.path}: arrivals span {span_s / 86400:.0f} days; {question}")
+    elif count >= _FEWEST_TO_JUDGE and count > HIGHEST_LIKELY_RPS * span_s:
+        remarks.add("span", f"{source.path}: {count} requests arrive within {span_s:g} s; {question}")
+    elif count >= _FEWEST_TO_JUDGE and span_s > LONGEST_LIKELY_MEAN_GAP_S * count:
+        remarks.add("span", f"{source.path}: arrivals are {span_s / count:.0f} s apart on average; {question}")
+
+
+def needed_rate_rps(source: Source, options: LoadOptions, what: str) -> float:
+    """The rate to draw arrivals at. Raises WorkloadError when none was given."""
+    if options.rate_rps is None:
+        raise WorkloadError(f"{source.path}: rate_rps, {what} per second, must be given: the file has no arrival times")
+    return options.rate_rps
 
 
 def output_tokens(record: Record, name: str, remarks: Remarks) -> int:
@@ -86,12 +104,11 @@ def output_tokens(record: Record, name: str, remarks: Remarks) -> int:
     return max(tokens, 1)
 
 
-def fitting_hashes(record: Record, name: str, prompt_tokens: int, block_tokens: int, remarks: Remarks) -> tuple[int, ...]:
-    """The block ids in field `name`, as many as the prompt has blocks; the prompt's length is never changed to fit."""
-    hashes = record.integers(name) if record.values.get(name) is not None else ()
-    needed = blocks_of(prompt_tokens, block_tokens)
-    if len(hashes) != needed:
-        rule = f"a prompt of {prompt_tokens} tokens has {needed} blocks of {block_tokens}"
-        kept = f"{min(needed, len(hashes))} are used and the prompt keeps its length"
-        remarks.add(f"{name} count", f"{record.path}: row {record.row}: {rule}, {name} has {len(hashes)}; {kept}")
-    return hashes[:needed]
+def fitting_hashes(record: Record, name: str, prompt_tokens: int, blocks: int, remarks: Remarks) -> tuple[int, ...]:
+    """The block ids in field `name`, at most the `blocks` that the prompt has; its length is never changed to fit."""
+    hashes = record.integers(name) if record.has(name) else ()
+    if len(hashes) != blocks:
+        fault = f"input of {prompt_tokens} tokens has {blocks} hash blocks and {name} holds {len(hashes)}"
+        effect = f"the first {min(blocks, len(hashes))} are used, the prompt keeps its length"
+        remarks.add(name, f"{record.path}: row {record.row}: {fault}; {effect}")
+    return hashes[:blocks]
