@@ -161,7 +161,7 @@ def test_a_pinned_prefill_node_is_used_or_the_request_refused():
     assert decide(closed, request(pinned_prefill_node="p0")).reason is RejectReason.NO_PREFILL_NODE
 
 
-@pytest.mark.parametrize("spec", [*MODEL_FREE, "kairos"])
+@pytest.mark.parametrize("spec", [*(spec for spec in MODEL_FREE if spec != "always"), "kairos"])
 @pytest.mark.parametrize(
     ("mode", "decode", "expected"),
     [
@@ -229,6 +229,22 @@ def test_always_ignores_the_bound_of_one_but_prefers_a_free_node():
     assert decide([P0, replace(D0, deflected_prefills=1, free_kv_blocks=4000), D1], policy_=rule).decode_node == "d1"
     assert decide([P0, replace(D0, deflected_prefills=2)], policy_=rule).route is Route.LOCAL
     assert decide([P0, replace(D0, free_kv_blocks=0)], policy_=rule).reason is Reason.KV_FULL
+
+
+@pytest.mark.parametrize("mode", ["fail", "deflect-bounded", "deflect"])
+@pytest.mark.parametrize("decode", [D0, replace(D0, deflected_prefills=1), replace(D0, kv_tokens=10**6)])
+def test_case_82_always_needs_no_prefill_node(mode, decode):
+    rule = policy("always", prefill_unavailable=mode)
+    beside, without = decide([P0, decode], policy_=rule), decide([decode], policy_=rule)
+    assert (without.route, without.reason) == (Route.LOCAL, Reason.ALWAYS)
+    assert (without.decode_node, without.schedule) == (beside.decode_node, beside.schedule)
+
+
+@pytest.mark.parametrize("mode", ["fail", "deflect-bounded"])
+def test_what_always_cannot_deflect_is_refused_where_there_is_no_prefill_node(mode):
+    full = replace(D0, free_kv_blocks=0)
+    expected = RejectReason.NO_PREFILL_NODE if mode == "fail" else RejectReason.NO_SAFE_NODE
+    assert decide([full], policy_=policy("always", prefill_unavailable=mode)).reason is expected
 
 
 def test_static_chunks_are_the_papers_128_and_still_move_beside_many_decodes():

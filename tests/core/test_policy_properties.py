@@ -148,6 +148,18 @@ def _request():
     return RequestShape(request_id="r", prompt_tokens=2000, tbt_slo_s=1.0)
 
 
+@given(models(), clusters(), requests(), st.sampled_from(MODES))
+def test_case_82_always_decides_the_same_without_prefill_nodes(model, nodes, request_, mode):
+    policy = make("always", model, prefill_unavailable=mode)
+    spare = NodeState(node_id="p9", role=Role.PREFILL, total_kv_blocks=9, free_kv_blocks=9)
+    beside = policy.decide(request_, [*nodes, spare], 1.0)
+    without = policy.decide(request_, [node for node in nodes if node.role is not Role.PREFILL], 1.0)
+    if isinstance(beside, Assign) and beside.route is Route.LOCAL:
+        assert isinstance(without, Assign)
+        for name in ("route", "decode_node", "reason", "schedule", "local_ttft_s"):
+            assert getattr(without, name) == getattr(beside, name)
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_an_empty_cluster_is_refused_not_an_error(spec):
     decision = make(spec, A100).decide(REQUEST, [], 0.0)

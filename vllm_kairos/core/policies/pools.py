@@ -80,6 +80,11 @@ def has_room(node: NodeState, need_tokens: int) -> bool:
     return node.free_kv_blocks * node.block_size_tokens >= need_tokens
 
 
+def fresh_with_room(nodes: Sequence[NodeState], need_tokens: int) -> list[NodeState]:
+    """Keep the nodes that may take a deflected prefill where one per node is not the limit."""
+    return [node for node in nodes if not node.stale and has_room(node, need_tokens)]
+
+
 def can_ever_hold(node: NodeState, request: RequestShape) -> bool:
     """Say whether an empty `node` could hold the prompt; one that never said how large it is might."""
     return not node.total_kv_blocks or node.total_kv_blocks * node.block_size_tokens >= request.prompt_tokens

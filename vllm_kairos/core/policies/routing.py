@@ -31,6 +31,13 @@ class Rule(Protocol):
         """Choose between `pair` and a decode node of `pools`."""
 
 
+class LocalRule(Protocol):
+    """The question that is left where there is no prefill path to compare with."""
+
+    def __call__(self, request: RequestShape, pools: Pools) -> Choice:
+        """Choose a decode node of `pools`, or none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Routing:
     """Answers everything about a request that does not depend on the policy, and asks the rule for the rest."""
@@ -53,8 +60,19 @@ class Routing:
             return StaticLocals(self.settings)
         return SafeLocals(self.decode_model, self.settings)
 
-    def decide(self, request: RequestShape, nodes: Sequence[NodeState], now_s: float, rule: Rule) -> Decision:
-        """Assign `request`, asking `rule` where both paths are open."""
+    def decide(
+        self,
+        request: RequestShape,
+        nodes: Sequence[NodeState],
+        now_s: float,
+        rule: Rule,
+        *,
+        without_pair: LocalRule | None = None,
+    ) -> Decision:
+        """Assign `request`, asking `rule` where both paths are open.
+
+        Without a prefill path the operator's setting decides, unless the policy needs none and brings `without_pair`.
+        """
         pools = split(request, nodes, self.settings)
         if not pools.decodes:
             return self._no_decode(request, nodes)
@@ -67,12 +85,19 @@ class Routing:
             if pair is None:
                 return self._no_prefill("the request is bound to the prefill path")
             return _kept(pair, Choice(Reason.FORCED), now_s, request.forced_reason)
-        if pair is None:
-            return self._without_prefill(request, pools, now_s)
-        choice = rule(request, pools, pair)
-        if choice.deflect and choice.local is not None:
+        choice = self._choice(request, pools, pair, rule, without_pair)
+        if choice is not None and choice.deflect and choice.local is not None:
             return _deflected(choice.local, choice.reason, now_s, pair=pair)
+        if pair is None or choice is None:
+            return self._without_prefill(request, pools, now_s)
         return _kept(pair, choice, now_s)
+
+    def _choice(
+        self, request: RequestShape, pools: Pools, pair: Pair | None, rule: Rule, without_pair: LocalRule | None
+    ) -> Choice | None:
+        if pair is not None:
+            return rule(request, pools, pair)
+        return None if without_pair is None else without_pair(request, pools)
 
     def _no_decode(self, request: RequestShape, nodes: Sequence[NodeState]) -> Reject:
         decodes = [node for node in nodes if node.role is not Role.PREFILL]
