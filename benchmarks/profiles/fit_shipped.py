@@ -10,10 +10,16 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.profiles import llama, paper
+from benchmarks.profiles import cpu, h200, llama, paper, rtx
 from vllm_kairos.fitting.artifact import Profile, save_profile
 
-BUILDERS: Mapping[str, Callable[[Path], Profile]] = {**llama.BUILDERS, **paper.BUILDERS}
+BUILDERS: Mapping[str, Callable[[Path], Profile]] = {
+    **llama.BUILDERS,
+    **h200.BUILDERS,
+    **rtx.BUILDERS,
+    **paper.BUILDERS,
+    **cpu.BUILDERS,
+}
 _SHIPPED = Path(__file__).parents[2] / "vllm_kairos/profiles/data"
 
 

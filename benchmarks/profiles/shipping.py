@@ -1,7 +1,7 @@
 """What every shipped profile is made of, and how a fitted one is put together."""
 
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vllm_kairos.core.linear import DecodeCost, LinearStepModel, PrefillCost
 from vllm_kairos.fitting.artifact import Accuracy, Profile
@@ -63,8 +63,8 @@ def rounded_model(model: LinearStepModel) -> LinearStepModel:
 
 
 def _rounded(value: _Cost) -> _Cost:
-    numbers = {field.name: getattr(value, field.name) for field in fields(value)}
-    return type(value)(**{name: _cut(number) for name, number in numbers.items()})
+    numbers: dict[str, Any] = {field.name: _cut(getattr(value, field.name)) for field in fields(value)}
+    return type(value)(**numbers)
 
 
 def _cut(number: float) -> float:

@@ -8,7 +8,7 @@ import pytest
 from tests.strategies import profile
 from vllm_kairos.core.shapes import BatchShape
 from vllm_kairos.errors import ProfileError
-from vllm_kairos.fitting.artifact import load_profile, save_profile
+from vllm_kairos.fitting.artifact import Calibration, load_profile, save_profile
 
 
 @pytest.fixture
@@ -26,6 +26,48 @@ def _rewrite(path, change):
 
 def test_a_saved_profile_loads_as_it_was(path):
     assert load_profile(path) == profile()
+
+
+CALIBRATED = replace(
+    profile(),
+    source="from printed numbers",
+    kv_capacity_tokens=1_382_096,
+    calibration=(
+        Calibration(quantity="P50 TBT", target=49.0, predicted=48.0, unit="ms", residual=-1.0, source="section 3.2"),
+        Calibration(quantity="at most: step", target=30.0, predicted=32.5, unit="ms", residual=2.5, source="Figure 1"),
+    ),
+)
+
+
+def test_what_a_profile_was_calibrated_to_survives_the_disk(tmp_path):
+    save_profile(CALIBRATED, tmp_path / "profile.json")
+    assert load_profile(tmp_path / "profile.json") == CALIBRATED
+
+
+def test_a_file_without_the_optional_fields_loads_and_one_without_values_has_none(path):
+    document = json.loads(path.read_text())
+    assert not {"source", "kv_capacity_tokens", "calibration"} & set(document)
+    assert load_profile(path).kv_capacity_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["calibration"][1].pop("unit"), r"calibration\[1\].unit is required"),
+        (lambda d: d["calibration"][0].update(residual=float("nan")), r"calibration\[0\].residual must be a number within"),
+        (lambda d: d["calibration"][0].update(target="49"), r"calibration\[0\].target must be a number within"),
+        (lambda d: d.update(calibration={}), "calibration must be a list, got dict"),
+        (lambda d: d.update(calibration=[1]), r"calibration\[0\] must be an object, got int"),
+        (lambda d: d.update(kv_capacity_tokens=-1), "kv_capacity_tokens must be an integer >= 0, got -1"),
+        (lambda d: d.update(source=None), "source must be a string, got None"),
+    ],
+)
+def test_a_wrong_optional_field_is_named(tmp_path, change, message):
+    path = tmp_path / "profile.json"
+    save_profile(CALIBRATED, path)
+    _rewrite(path, change)
+    with pytest.raises(ProfileError, match=message):
+        load_profile(path)
 
 
 def test_the_model_to_predict_with_has_the_gap_between_steps_in_every_step():
