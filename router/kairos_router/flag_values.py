@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from vllm_kairos.core.policies.registry import POLICIES_NEEDING_TRUTH, POLICY_SPECS, check_spec
+from vllm_kairos.errors import ConfigError
+
 Parse = Callable[[str], Any]
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
@@ -167,12 +170,13 @@ _POLICY_ALIASES = {"predictive": "kairos", "threshold": "static-length"}
 
 def policy_spec(raw: str) -> str:
     """A deflection policy as `make_policy` takes it; `predictive` and `threshold:N` are other names for ours."""
-    name, colon, argument = raw.partition(":")
-    name = _POLICY_ALIASES.get(name, name)
-    plain, counted = ("never", "always", "kairos"), ("static-length", "static-queue")
-    rule = f"must be one of {', '.join(plain)}, {', '.join(f'{each}:N' for each in counted)}"
-    if name in plain and not colon:
-        return name
-    if name not in counted or not argument.isdecimal():
-        raise ValueError(rule)
-    return f"{name}:{int(argument)}"
+    name, colon, numbers = raw.partition(":")
+    spec = f"{_POLICY_ALIASES.get(name, name)}{colon}{numbers}"
+    if spec in POLICIES_NEEDING_TRUTH:
+        raise ValueError("must be a policy that works without the cluster's true state, which only the simulator has")
+    try:
+        check_spec(spec)
+    except ConfigError:
+        usable = [known for known in POLICY_SPECS if known not in POLICIES_NEEDING_TRUTH]
+        raise ValueError(f"must be one of {', '.join(usable)}") from None
+    return spec

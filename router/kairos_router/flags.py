@@ -118,7 +118,8 @@ FLAGS: tuple[Flag, ...] = (
          help="on SIGTERM, how long running requests may still take; then streams end with an error event, others with a 503"),
     # deflection
     Flag(name="--deflect-policy", group="deflection", parse=values.policy_spec, metavar="POLICY",
-         help="never, always, static-length:N (alias threshold:N), static-queue:N or kairos (alias predictive); "
+         help="never, always, static-length:N (alias threshold:N), static-queue:N, dynamo-isl[:TOKENS[:RATIO]], "
+              "dynamo-load[:FRACTION], llmd-noncached[:TOKENS] or kairos (alias predictive); "
               "unless given: kairos with a profile, never without"),
     Flag(name="--profile", group="deflection", parse=values.path, metavar="FILE",
          help="latency profile of both roles, written by `kairos profile`"),

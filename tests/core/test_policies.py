@@ -7,7 +7,7 @@ import pytest
 from tests.strategies import A100
 from vllm_kairos.core.decision import Assign, Reason, Reject, RejectReason, Verdict
 from vllm_kairos.core.node import LinkState, NodeState, Role
-from vllm_kairos.core.policies import POLICY_SPECS, make_policy
+from vllm_kairos.core.policies import POLICY_SPECS, check_spec, make_policy
 from vllm_kairos.core.settings import DecisionSettings, PrefillUnavailable
 from vllm_kairos.core.shapes import RequestShape, Route
 from vllm_kairos.errors import ConfigError
@@ -25,7 +25,8 @@ D0 = NodeState(
 )
 D1 = replace(D0, node_id="d1", running_decodes=60, kv_tokens=90_000)
 BURST = {"queued_prompt_tokens": (8000,) * 6, "queued_prefill_tokens": 48_000}
-MODEL_FREE = ["never", "always", "static-length:8192", "static-queue:4"]
+PEERS = ["dynamo-isl:8192:1.5", "dynamo-load:2", "llmd-noncached:8192"]
+MODEL_FREE = ["never", "always", "static-length:8192", "static-queue:4", *PEERS]
 
 
 def policy(spec: str = "kairos", *, models: bool = True, **settings: object):
@@ -113,7 +114,7 @@ def test_nodes_that_accept_nothing_are_never_used():
     assert decide([replace(P0, accepting=False), replace(P1, **BURST), closed, D1]).decode_node == "d1"
 
 
-@pytest.mark.parametrize("spec", [*MODEL_FREE, "kairos"])
+@pytest.mark.parametrize("spec", [*MODEL_FREE, "kairos", "oracle"])
 def test_a_prompt_that_no_decode_node_could_ever_hold_is_refused_for_good(spec):
     decision = decide([P0, D0, replace(D1, accepting=False)], request(64_001), policy_=policy(spec))
     assert isinstance(decision, Reject)
@@ -144,7 +145,7 @@ def test_a_forced_route_is_taken_with_its_reason():
 
 
 @pytest.mark.parametrize("worst", [{"stale": True}, {"deflected_prefills": 3}, {"free_kv_blocks": 0}, {"running_decodes": 256}])
-@pytest.mark.parametrize("spec", [*MODEL_FREE, "kairos"])
+@pytest.mark.parametrize("spec", [*MODEL_FREE, "kairos", "oracle"])
 def test_a_request_that_only_a_decode_node_can_serve_is_served_whatever_its_state(worst, spec):
     decision = decide([P0, replace(D0, **worst)], request(forced_route=Route.LOCAL), policy_=policy(spec))
     assert (decision.route, decision.decode_node) == (Route.LOCAL, "d0")
@@ -161,7 +162,7 @@ def test_a_pinned_prefill_node_is_used_or_the_request_refused():
     assert decide(closed, request(pinned_prefill_node="p0")).reason is RejectReason.NO_PREFILL_NODE
 
 
-@pytest.mark.parametrize("spec", [*(spec for spec in MODEL_FREE if spec != "always"), "kairos"])
+@pytest.mark.parametrize("spec", [*(spec for spec in MODEL_FREE if spec != "always"), "kairos", "oracle"])
 @pytest.mark.parametrize(
     ("mode", "decode", "expected"),
     [
@@ -186,7 +187,7 @@ def test_case_69_a_stale_node_is_not_idle_and_all_stale_still_serves():
     assert decide([replace(P0, **BURST), stale, D1]).decode_node == "d1"
     assert decide([P0, stale, D1], policy_=policy("never")).decode_node == "d1"
     lost = [replace(node, stale=True) for node in (P0, D0, D1)]
-    for spec in [*MODEL_FREE, "kairos"]:
+    for spec in [*MODEL_FREE, "kairos", "oracle"]:
         assert decide(lost, policy_=policy(spec)).route is Route.REMOTE
     assert decide([replace(P0, stale=True), replace(P1, **BURST), D0], policy_=policy("never")).prefill_node == "p1"
 
@@ -222,29 +223,6 @@ def test_policies_without_a_model_go_by_load_and_predict_nothing(spec):
     assert decision.decode_node == "d1"
     assert decision.prefill_node in (None, "p1")
     assert decision.predicted_ttft_s is None
-
-
-def test_always_ignores_the_bound_of_one_but_prefers_a_free_node():
-    rule = policy("always", models=False)
-    assert decide([P0, replace(D0, deflected_prefills=1, free_kv_blocks=4000), D1], policy_=rule).decode_node == "d1"
-    assert decide([P0, replace(D0, deflected_prefills=2)], policy_=rule).route is Route.LOCAL
-    assert decide([P0, replace(D0, free_kv_blocks=0)], policy_=rule).reason is Reason.KV_FULL
-
-
-@pytest.mark.parametrize("mode", ["fail", "deflect-bounded", "deflect"])
-@pytest.mark.parametrize("decode", [D0, replace(D0, deflected_prefills=1), replace(D0, kv_tokens=10**6)])
-def test_case_82_always_needs_no_prefill_node(mode, decode):
-    rule = policy("always", prefill_unavailable=mode)
-    beside, without = decide([P0, decode], policy_=rule), decide([decode], policy_=rule)
-    assert (without.route, without.reason) == (Route.LOCAL, Reason.ALWAYS)
-    assert (without.decode_node, without.schedule) == (beside.decode_node, beside.schedule)
-
-
-@pytest.mark.parametrize("mode", ["fail", "deflect-bounded"])
-def test_what_always_cannot_deflect_is_refused_where_there_is_no_prefill_node(mode):
-    full = replace(D0, free_kv_blocks=0)
-    expected = RejectReason.NO_PREFILL_NODE if mode == "fail" else RejectReason.NO_SAFE_NODE
-    assert decide([full], policy_=policy("always", prefill_unavailable=mode)).reason is expected
 
 
 def test_static_chunks_are_the_papers_128_and_still_move_beside_many_decodes():
@@ -305,21 +283,39 @@ def test_an_explanation_has_a_line_for_every_node_and_the_same_decision():
     }
 
 
-@pytest.mark.parametrize("spec", ["", "best", "never:1", "kairos:2", "static-length", "static-length:-1", "static-queue:x"])
+BAD_SPECS = [
+    "",
+    "best",
+    "never:1",
+    "kairos:2",
+    "oracle:1",
+    "static-length",
+    "static-length:-1",
+    "static-queue:x",
+    "static-queue:1:2",
+]
+BAD_SPECS += ["dynamo-isl:", "dynamo-isl:-1", "dynamo-isl:9:x", "dynamo-isl:9:nan", "dynamo-load:-1", "llmd-noncached:1.5"]
+
+
+@pytest.mark.parametrize("spec", BAD_SPECS)
 def test_an_unknown_policy_is_refused_by_name(spec):
     with pytest.raises(ConfigError, match="policy"):
         policy(spec)
+    with pytest.raises(ConfigError, match="policy"):
+        check_spec(spec)
 
 
-def test_kairos_without_a_profile_is_refused():
-    with pytest.raises(ConfigError, match="policy 'kairos' needs a latency profile, got none"):
-        policy(models=False)
+@pytest.mark.parametrize("spec", ["kairos", "oracle"])
+def test_a_policy_that_predicts_is_refused_without_a_profile(spec):
+    check_spec(spec)
+    with pytest.raises(ConfigError, match=f"policy '{spec}' needs a latency profile, got none"):
+        policy(spec, models=False)
 
 
-@pytest.mark.parametrize("spec", [*MODEL_FREE, "kairos"])
+@pytest.mark.parametrize("spec", [*MODEL_FREE, "kairos", "oracle"])
 def test_a_policy_is_called_what_it_was_asked_for(spec):
     assert policy(spec).name == spec
-    assert any(known.startswith(spec.split(":")[0]) for known in POLICY_SPECS)
+    assert [known for known in POLICY_SPECS if known.replace("[", ":").split(":")[0] == spec.split(":")[0]]
 
 
 @pytest.mark.parametrize(
@@ -332,6 +328,7 @@ def test_a_policy_is_called_what_it_was_asked_for(spec):
         ("chunk_candidates_tokens", ()),
         ("chunk_candidates_tokens", (64, 0)),
         ("static_chunk_tokens", 0),
+        ("unplanned_chunk_tokens", 0),
         ("default_bandwidth_bytes_per_s", 0.0),
         ("output_reserve_tokens", -1),
         ("prefill_unavailable", "perhaps"),

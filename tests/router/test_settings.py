@@ -103,6 +103,8 @@ BAD_COMMAND_LINES = [
     (("--deflect-alpha", "0.5"), "--deflect-alpha must be a finite number >= 1, got '0.5'"),
     (("--deflect-beta", "nan"), "--deflect-beta"),
     (("--deflect-policy", "static-length"), "--deflect-policy must be one of"),
+    (("--deflect-policy", "dynamo-load:x"), "--deflect-policy must be one of .* got 'dynamo-load:x'"),
+    (("--deflect-policy", "oracle"), "--deflect-policy must be a policy that works without .* true state.* got 'oracle'"),
     (("--ttft-slo-ms", "0"), "--ttft-slo-ms"),
     (("--state-endpoint", "http://p/x=tcp://h:1"), "--state-endpoint must be http://HOST:PORT"),
     (("--state-endpoint", "p0"), "--state-endpoint must be NODE=tcp"),
@@ -184,7 +186,7 @@ def test_an_api_key_that_is_wrong_is_not_shown():
 
 
 _WORDS = {
-    "--deflect-policy": ["always", "never", "static-length:77", "threshold:5"],
+    "--deflect-policy": ["always", "never", "static-length:77", "threshold:5", "dynamo-isl:9:0.5"],
     "--prefill-unavailable": ["fail", "deflect"],
     "--kv-connector": ["nixl"],
     "--log-level": ["debug", "error"],

@@ -1,5 +1,5 @@
 """Policies: one file each, built by name with `make_policy`."""
 
-from vllm_kairos.core.policies.registry import POLICY_SPECS, make_policy
+from vllm_kairos.core.policies.registry import POLICIES_NEEDING_TRUTH, POLICY_SPECS, check_spec, make_policy
 
-__all__ = ["POLICY_SPECS", "make_policy"]
+__all__ = ["POLICIES_NEEDING_TRUTH", "POLICY_SPECS", "check_spec", "make_policy"]
