@@ -1,5 +1,7 @@
 """What transforms keep and what they change."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,7 +76,7 @@ def test_a_huge_gap_can_be_capped():
 @given(workloads(), st.floats(0, 100))
 def test_capping_only_shortens(workload, most_s):
     capped = _arrivals(capped_gaps(workload, most_s))
-    gaps = [later - earlier for earlier, later in zip(capped, capped[1:], strict=False)]  # noqa: RUF007
+    gaps = [later - earlier for earlier, later in pairwise(capped)]
     assert all(gap <= most_s + 1e-6 for gap in gaps)
     assert capped[-1] <= workload.duration_s + 1e-6
 

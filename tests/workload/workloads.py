@@ -46,8 +46,8 @@ def session(*, think_s: float = 4.0, prompts: Sequence[int] = (10, 10, 10)) -> W
 
 @st.composite
 def workloads(draw) -> Workload:
-    """Any valid workload of up to 20 requests, some in closed loops."""
-    arrivals_s = sorted(draw(st.lists(st.floats(0, 1e5), min_size=1, max_size=20)))
+    """Any valid workload of up to 10 requests, some in closed loops."""
+    arrivals_s = sorted(draw(st.lists(st.floats(0, 1e5), min_size=1, max_size=10)))
     requests: list[TraceRequest] = []
     for index, arrival_s in enumerate(arrivals_s):
         prompt_tokens, block_tokens = draw(st.integers(1, 200)), draw(st.sampled_from([1, 16, 512]))
