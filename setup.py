@@ -71,6 +71,7 @@ setup(
             "decide = vllm_kairos.cli.decide:COMMAND",
             "up = vllm_kairos.cluster.command:COMMAND",
             "demo = vllm_kairos.demo.command:COMMAND",
+            "simulate = vllm_kairos.simulate.command:COMMAND",
         ],
     },
 )

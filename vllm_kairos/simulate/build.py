@@ -1,0 +1,139 @@
+"""From a configuration to what the simulator runs: engines, network and load."""
+
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+from vllm_kairos.core.node import Role
+from vllm_kairos.core.settings import DecisionSettings
+from vllm_kairos.errors import ConfigError
+from vllm_kairos.fitting.artifact import Profile, load_profile
+from vllm_kairos.profiles import resolve_profile
+from vllm_kairos.sim.cluster_spec import ClusterSpec
+from vllm_kairos.sim.engine_spec import EngineSpec
+from vllm_kairos.sim.network import TwoTierTopology
+from vllm_kairos.sim.record import Objectives
+from vllm_kairos.simulate.config import NodeCounts, SimulateConfig
+from vllm_kairos.simulate.sections import ClusterConfig, NetworkConfig, WorkloadConfig
+from vllm_kairos.workload import transforms
+from vllm_kairos.workload.formats.registry import format_of
+from vllm_kairos.workload.generate import generate
+from vllm_kairos.workload.load import load_trace
+from vllm_kairos.workload.request import Workload
+from vllm_kairos.workload.source import Source
+
+_MOST_RUNNING_REQUESTS = 256  # vLLM's own default
+
+
+def build_cluster(config: SimulateConfig) -> ClusterSpec:
+    """The cluster that `config` describes. Raises ConfigError, ProfileError or SimulationError."""
+    cluster, counts = config.cluster, NodeCounts.parse(config.cluster.nodes)
+    prefill = load_profile(resolve_profile(cluster.prefill_profile or cluster.profile))
+    decode = load_profile(resolve_profile(cluster.decode_profile or cluster.profile))
+    engines = [
+        *(_engine(cluster, prefill, Role.PREFILL, f"p{at}") for at in range(counts.prefill)),
+        *(_engine(cluster, decode, Role.DECODE, f"d{at}") for at in range(counts.decode)),
+        *(_engine(cluster, decode, Role.BOTH, f"b{at}") for at in range(counts.both)),
+    ]
+    return ClusterSpec(
+        engines=tuple(engines),
+        prefill_model=prefill.step_model,
+        decode_model=decode.step_model,
+        topology=_topology(config.network, {engine.name for engine in engines}),
+        router=config.router,
+        settings=_settings(config, decode),
+    )
+
+
+def build_objectives(config: SimulateConfig) -> Objectives:
+    """The objectives in seconds."""
+    return Objectives(ttft_s=config.objectives.ttft_slo_ms / 1e3, tbt_s=config.objectives.tbt_slo_ms / 1e3)
+
+
+def build_workload(config: WorkloadConfig, rate_rps: float | None, seed: int) -> Workload:
+    """The load at `rate_rps`, or at its own rate. Raises ConfigError or WorkloadError."""
+    if config.generate is not None:
+        drawn = generate(config.generate, requests=config.requests, seed=seed, rate_rps=rate_rps, scv=config.scv)
+        return transforms.scaled(drawn, config.speed) if rate_rps is None else drawn
+    if config.trace is None:
+        raise ConfigError("workload must be given: --trace FILE or --workload NAME")
+    drawn_at_rps = rate_rps if _draws_arrivals(config) else None
+    scv = 1.0 if config.scv is None else config.scv
+    workload = load_trace(
+        config.trace, format=config.format, rate_rps=drawn_at_rps, scv=scv, seed=seed, closed_loop=config.closed_loop
+    )
+    return _at_speed(_shaped(workload, config, seed), config.speed, rate_rps)
+
+
+def _draws_arrivals(config: WorkloadConfig) -> bool:
+    assert config.trace is not None
+    return format_of(Source(Path(config.trace)), config.format).draws_arrivals
+
+
+def _shaped(workload: Workload, config: WorkloadConfig, seed: int) -> Workload:
+    if config.slice_start_s or config.slice_duration_s is not None:
+        workload = transforms.sliced(workload, config.slice_start_s, config.slice_duration_s or inf)
+    if config.limit is not None:
+        workload = transforms.first(workload, config.limit)
+    if config.max_prompt_tokens is not None:
+        workload = transforms.with_prompt_limit(workload, config.max_prompt_tokens, config.long_prompts)
+    if config.spread_s:
+        workload = transforms.spread(workload, config.spread_s, seed)
+    return workload if config.gap_cap_s is None else transforms.capped_gaps(workload, config.gap_cap_s)
+
+
+def _at_speed(workload: Workload, speed: float, rate_rps: float | None) -> Workload:
+    if rate_rps is not None:
+        return transforms.at_rate(workload, rate_rps)
+    return workload if speed == 1 else transforms.scaled(workload, speed)
+
+
+def _engine(cluster: ClusterConfig, profile: Profile, role: Role, name: str) -> EngineSpec:
+    block_tokens = profile.block_size_tokens if cluster.block_size_tokens is None else cluster.block_size_tokens
+    kv_tokens = profile.kv_capacity_tokens if cluster.kv_tokens is None else cluster.kv_tokens
+    if not kv_tokens:
+        raise ConfigError(f"cluster: kv_tokens must be given: the profile of {profile.model!r} does not say, got nothing")
+    budget = cluster.prefill_budget_tokens if role is Role.PREFILL else cluster.decode_budget_tokens
+    budget_tokens = profile.token_budget_tokens if budget is None else budget
+    most = min(_MOST_RUNNING_REQUESTS, budget_tokens) if cluster.max_num_seqs is None else cluster.max_num_seqs
+    return EngineSpec(
+        name=name,
+        role=role,
+        model=profile.step_model,
+        kv_blocks=kv_tokens // max(block_tokens, 1),
+        token_budget_tokens=budget_tokens,
+        max_running_requests=most,
+        block_size_tokens=block_tokens,
+        kv_bytes_per_token=profile.kv_bytes_per_token,
+        default_chunk_tokens=None if role is Role.PREFILL else cluster.default_chunk_tokens or None,
+        prefix_caching=cluster.prefix_caching,
+        frontend_s=cluster.frontend_s,
+        step_factor=cluster.step_factor,
+        step_noise=cluster.step_noise,
+    )
+
+
+def _topology(network: NetworkConfig, names: set[str]) -> TwoTierTopology:
+    unknown = sorted(set(network.racks) - names)
+    if unknown:
+        raise ConfigError(f"network: racks must name nodes of the cluster ({', '.join(sorted(names))}), got {unknown[0]!r}")
+    return TwoTierTopology(
+        nic_bytes_per_s=network.nic_gb_per_s * 1e9,
+        flow_bytes_per_s=inf if network.flow_gb_per_s is None else network.flow_gb_per_s * 1e9,
+        latency_s=network.latency_s,
+        racks=network.racks,
+        uplink_bytes_per_s=network.uplink_gb_per_s * 1e9,
+        cross_latency_s=network.cross_latency_s,
+    )
+
+
+def _settings(config: SimulateConfig, profile: Profile) -> DecisionSettings:
+    """What nobody set follows from the profile and the engines, as in the router."""
+    given, defaults = config.decision, DecisionSettings()
+    follows = {
+        "kv_bytes_per_token": profile.kv_bytes_per_token,
+        "chunk_candidates_tokens": profile.chunk_candidates_tokens,
+        "unplanned_chunk_tokens": config.cluster.default_chunk_tokens or defaults.unplanned_chunk_tokens,
+    }
+    unset = {name: value for name, value in follows.items() if getattr(given, name) == getattr(defaults, name)}
+    return replace(given, **unset)  # type: ignore[arg-type]

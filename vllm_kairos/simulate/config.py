@@ -1,0 +1,86 @@
+"""One frozen SimulateConfig from a YAML file and the flags that override it."""
+
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vllm_kairos.core.settings import DecisionSettings
+from vllm_kairos.errors import ConfigError, KairosError
+from vllm_kairos.sim.cluster_spec import RouterSpec
+from vllm_kairos.simulate.options import Values, merged, options_of, read_yaml
+from vllm_kairos.simulate.sections import ClusterConfig, NetworkConfig, ObjectivesConfig, SweepConfig, WorkloadConfig
+
+SECTIONS: dict[str, type] = {
+    "cluster": ClusterConfig,
+    "network": NetworkConfig,
+    "router": RouterSpec,
+    "decision": DecisionSettings,
+    "objectives": ObjectivesConfig,
+    "workload": WorkloadConfig,
+    "sweep": SweepConfig,
+}
+OPTIONS = options_of(SECTIONS)
+_NODES = re.compile(r"(?:(\d{1,5})P)?(?:(\d{1,5})D)?(?:(\d{1,5})B)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateConfig:
+    """Everything that decides what a sweep's figures are."""
+
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    router: RouterSpec = field(default_factory=RouterSpec)
+    decision: DecisionSettings = field(default_factory=DecisionSettings)
+    objectives: ObjectivesConfig = field(default_factory=ObjectivesConfig)
+    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+
+    def as_json(self) -> dict[str, Any]:
+        """Every setting by section and key, as the YAML file has them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCounts:
+    """How many nodes there are of each role."""
+
+    prefill: int
+    decode: int
+    both: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "NodeCounts":
+        """Read `2P2D`, `4B`, `2P1D1B`. Raises ConfigError."""
+        found = _NODES.fullmatch(text.strip())
+        if not text.strip() or found is None:
+            raise ConfigError(f"nodes must be counts by role as in 2P2D or 1P2D1B, got {text!r}")
+        prefill, decode, both = (int(count or 0) for count in found.groups())
+        if decode + both < 1:
+            raise ConfigError(f"nodes must have >= 1 that decode, as in 2P2D, got {text!r}")
+        return cls(prefill, decode, both)
+
+    def __str__(self) -> str:
+        counts = ((self.prefill, "P"), (self.decode, "D"), (self.both, "B"))
+        return "".join(f"{count}{letter}" for count, letter in counts if count)
+
+
+def make_config(values: Values) -> SimulateConfig:
+    """Build the configuration. Raises ConfigError naming the section, field, rule and value."""
+    built = {name: _section(name, kind, values.get(name, {})) for name, kind in SECTIONS.items()}
+    config = SimulateConfig(**built)
+    NodeCounts.parse(config.cluster.nodes)
+    return config
+
+
+def load_config(path: Path | None, flags: Values) -> SimulateConfig:
+    """Read the file, if any, and let flags override it."""
+    return make_config(merged(read_yaml(path, OPTIONS) if path is not None else {}, flags))
+
+
+def _section(name: str, kind: type, values: dict[str, Any]) -> Any:
+    try:
+        return kind(**values)
+    except KairosError as error:
+        text = str(error)
+        raise ConfigError(text if text.startswith(f"{name}: ") else f"{name}: {text}") from error

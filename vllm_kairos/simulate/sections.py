@@ -1,0 +1,119 @@
+"""What a simulation is made of, in sections whose fields are flags and YAML keys alike."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Any, Literal
+
+from vllm_kairos.errors import ConfigError
+
+
+def option(default: Any, about: str) -> Any:
+    """A field with its help text."""
+    return field(default=default, metadata={"help": about})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """The engines. Where a value is None the profile's own applies. Raises ConfigError naming field, rule and value."""
+
+    nodes: str = option("1P1D", "nodes by role, as in 2P2D: prefill, decode, and with B for both phases (1P1D)")
+    profile: str = option("a100-llama3-8b", "latency profile: a shipped name or a file (a100-llama3-8b)")
+    prefill_profile: str | None = option(None, "another profile for the prefill nodes")
+    decode_profile: str | None = option(None, "another profile for the nodes that decode")
+    kv_tokens: int | None = option(None, "KV capacity of a node in tokens (the profile's)")
+    prefill_budget_tokens: int | None = option(None, "token budget of a step on prefill nodes (the profile's)")
+    decode_budget_tokens: int | None = option(None, "token budget of a step on nodes that decode (the profile's)")
+    max_num_seqs: int | None = option(None, "most running requests of a node (256, or the token budget if that is less)")
+    block_size_tokens: int | None = option(None, "tokens per KV block (the profile's)")
+    default_chunk_tokens: int = option(512, "bound on prefill nobody planned on a decode node; 0: none, as vLLM (512)")
+    prefix_caching: bool = option(True, "engines keep prefixes (yes)")
+    frontend_s: float = option(0.0, "API server and tokenizer time before the engine sees a request (0)")
+    step_factor: float = option(1.0, "real steps take this times what the profile predicts (1)")
+    step_noise: float = option(0.0, "standard deviation of the logarithm of a step's random factor (0)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkConfig:
+    """What KV travels over; decimal gigabytes."""
+
+    nic_gb_per_s: float = option(25.0, "what a node's NIC carries, GB/s (25)")
+    flow_gb_per_s: float | None = option(None, "what one transfer reaches by itself, GB/s (the NIC's rate)")
+    latency_s: float = option(0.0005, "time before a transfer's first byte within a rack (0.0005)")
+    racks: Mapping[str, str] = field(
+        default_factory=dict, metadata={"help": "a node's rack, as in p0=a; nodes not named share one rack"}
+    )
+    uplink_gb_per_s: float = option(100.0, "what a rack's uplink carries, GB/s (100)")
+    cross_latency_s: float = option(0.001, "time before the first byte between racks (0.001)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectivesConfig:
+    """What counts as good enough where a request does not say itself."""
+
+    ttft_slo_ms: float = option(4000.0, "TTFT objective (4000)")
+    tbt_slo_ms: float = option(70.0, "TBT objective (70)")
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_slo_ms", "tbt_slo_ms"):
+            require(name, getattr(self, name), 0 < getattr(self, name) < inf, "a finite number > 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadConfig:
+    """A trace or one of the paper's workloads, and what is done to it. Raises ConfigError naming field, rule and value."""
+
+    trace: str | None = option(None, "trace file, plain or gzipped")
+    format: str = option("auto", "the trace's format (told by its first row)")
+    generate: str | None = option(None, "draw a workload of the paper instead: LPLD, LPHD, HPLD, HPHD or Bursty")
+    requests: int = option(1000, "requests to draw (1000)")
+    scv: float | None = option(None, "squared coefficient of variation of drawn gaps (1, or the workload's own)")
+    limit: int | None = option(None, "take the first requests only, after slicing")
+    slice_start_s: float = option(0.0, "take requests from this second of the trace on (0)")
+    slice_duration_s: float | None = option(None, "take this many seconds of the trace (all)")
+    speed: float = option(1.0, "divide all gaps by this: 2 doubles the rate (1)")
+    gap_cap_s: float | None = option(None, "shorten longer gaps to this")
+    spread_s: float = option(0.0, "move each request later by a random part of this; 3 for Mooncake's clumps (0)")
+    max_prompt_tokens: int | None = option(None, "cut longer prompts to this length")
+    drop_longer: bool = option(False, "drop requests with longer prompts instead (no)")
+    closed_loop: bool = option(True, "requests of a session wait for each other (yes)")
+
+    @property
+    def long_prompts(self) -> Literal["clip", "drop"]:
+        """What happens to prompts over the limit."""
+        return "drop" if self.drop_longer else "clip"
+
+    def __post_init__(self) -> None:
+        if self.trace is not None and self.generate is not None:
+            raise ConfigError(f"trace must be left out when a workload is generated, got {self.trace!r}")
+        for name in ("requests", "limit", "max_prompt_tokens"):
+            value = getattr(self, name)
+            require(name, value, value is None or value >= 1, ">= 1")
+        for name in ("speed", "slice_duration_s"):
+            value = getattr(self, name)
+            require(name, value, value is None or 0 < value < inf, "a finite number > 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepConfig:
+    """The grid: every policy at every rate with every seed. No rates: the workload's own. Raises ConfigError."""
+
+    policies: tuple[str, ...] = option(("never", "kairos"), "policy, once for each (never and kairos)")
+    rates: tuple[float, ...] = option((), "request rates per second, as in 4,5,6 (the workload's own)")
+    seeds: tuple[int, ...] = option((0,), "seeds, as in 0,1,2; each repeats the whole grid (0)")
+
+    def __post_init__(self) -> None:
+        require("policies", "none", bool(self.policies), "one or more")
+        require("seeds", "none", bool(self.seeds), "one or more")
+        for rate in self.rates:
+            require("rates", rate, isfinite(rate) and rate > 0, "finite numbers > 0")
+        for name in ("policies", "rates", "seeds"):
+            values = getattr(self, name)
+            twice = next((value for value in values if values.count(value) > 1), None)
+            require(name, f"{twice} twice", twice is None, "all different")
+
+
+def require(name: str, value: Any, holds: bool, rule: str) -> None:
+    """Raise ConfigError unless `holds`."""
+    if not holds:
+        raise ConfigError(f"{name} must be {rule}, got {value}")
