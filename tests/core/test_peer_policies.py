@@ -101,10 +101,11 @@ def test_a_peers_rule_knows_no_bound_of_one_but_needs_room_and_fresh_state(spec)
 
 
 def test_the_oracle_deflects_only_what_is_strictly_sooner():
-    kept = decide([P0, D0], policy_=policy("oracle"))
+    queued = replace(P0, queued_prompt_tokens=(400,), queued_prefill_tokens=400)
+    kept = decide([queued, D0], policy_=policy("oracle"))
     assert (kept.route, kept.reason) == (REMOTE, Reason.PREFILL_SOONER)
-    assert kept.local_ttft_s > kept.remote_ttft_s  # kairos would take it within its margin
-    assert decide([P0, D0], policy_=policy("kairos", alpha=2)).reason is Reason.WITHIN_MARGIN
+    assert kept.local_ttft_s > kept.remote_ttft_s
+    assert decide([queued, D0], policy_=policy("kairos", alpha=3)).reason is Reason.WITHIN_MARGIN
     burst = replace(P0, **BURST)
     assert decide([burst, D0], policy_=policy("oracle")).reason is Reason.SOONER
     assert decide([burst, D0], request(tbt_slo_s=0.016), policy_=policy("oracle")).reason is Reason.TBT_UNSAFE
@@ -129,4 +130,11 @@ def test_the_oracle_prefers_a_free_node_and_keeps_what_fits_no_slot():
     burst = replace(P0, **BURST)
     assert decide([burst, busy, D1], policy_=policy("oracle")).decode_node == "d1"
     crowded = replace(busy, max_running_requests=21)
-    assert decide([burst, crowded], policy_=policy("oracle")).reason is Reason.DEFLECTION_BUSY
+    assert decide([burst, crowded], policy_=policy("oracle")).reason is Reason.SLOTS_FULL
+
+
+@pytest.mark.parametrize("spec", ["always", "oracle", "dynamo-isl:8000:2", "dynamo-load:0", "llmd-noncached"])
+def test_where_one_each_is_not_the_limit_it_is_not_the_reason(spec):
+    busy = replace(D0, deflected_prefills=1)
+    for fields, reason in (({"free_kv_blocks": 0}, Reason.KV_FULL), ({"stale": True}, Reason.STATE_STALE)):
+        assert decide([replace(P0, **BURST), replace(busy, **fields)], policy_=policy(spec)).reason is reason

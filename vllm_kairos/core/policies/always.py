@@ -8,7 +8,7 @@ from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policies.explain import explain
 from vllm_kairos.core.policies.locals import StaticLocals
 from vllm_kairos.core.policies.pairs import Pair
-from vllm_kairos.core.policies.pools import Pools, fresh_with_room, kv_need_tokens
+from vllm_kairos.core.policies.pools import Pools, blocked_without_bound, fresh_with_room, kv_need_tokens
 from vllm_kairos.core.policies.routing import Choice, Routing
 from vllm_kairos.core.shapes import RequestShape
 
@@ -37,8 +37,11 @@ class Always:
         return self._deflect(request, pools)
 
     def _deflect(self, request: RequestShape, pools: Pools) -> Choice:
-        nodes = fresh_with_room(pools.decodes, kv_need_tokens(request, self.routing.settings))
+        need = kv_need_tokens(request, self.routing.settings)
+        nodes = fresh_with_room(pools.decodes, need)
         least = min((node.deflected_prefills for node in nodes), default=0)
         picker = StaticLocals(self.routing.settings, self.routing.decode_model)
         local = picker.best(request, [node for node in nodes if node.deflected_prefills == least])
-        return Choice(pools.blocked) if local is None else Choice(Reason.ALWAYS, local, deflect=True)
+        if local is None:
+            return Choice(blocked_without_bound(pools.decodes, need))
+        return Choice(Reason.ALWAYS, local, deflect=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from vllm_kairos.core.decision import Decision, Explanation, Reason
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policies.explain import explain
-from vllm_kairos.core.policies.overlap import chosen_decode, on_node
+from vllm_kairos.core.policies.overlap import chosen_decode, on_node, why_none_chosen
 from vllm_kairos.core.policies.pairs import Pair
 from vllm_kairos.core.policies.pools import Pools
 from vllm_kairos.core.policies.routing import Choice, Routing
@@ -40,7 +40,7 @@ class DynamoIsl:
     def _by_uncached_length(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
         node = chosen_decode(request, pools, self.routing)
         if node is None:
-            return Choice(pools.blocked)
+            return Choice(why_none_chosen(request, pools, self.routing))
         effective = max(0, request.prompt_tokens - request.cached_tokens.get(node.node_id, 0))
         if effective >= self.threshold_tokens or effective / request.prompt_tokens >= self.ratio:
             return Choice(Reason.BELOW_RULE)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from vllm_kairos.core.decision import Decision, Explanation, Reason
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policies.explain import explain
-from vllm_kairos.core.policies.overlap import chosen_decode, chosen_prefill, on_node
+from vllm_kairos.core.policies.overlap import chosen_decode, chosen_prefill, on_node, why_none_chosen
 from vllm_kairos.core.policies.pairs import Pair
 from vllm_kairos.core.policies.pools import Pools
 from vllm_kairos.core.policies.routing import Choice, Routing
@@ -41,5 +41,5 @@ class DynamoLoad:
             return Choice(Reason.BELOW_RULE)
         node = chosen_decode(request, pools, self.routing)
         if node is None:
-            return Choice(pools.blocked)
+            return Choice(why_none_chosen(request, pools, self.routing))
         return Choice(Reason.THRESHOLD, on_node(request, node, self.routing), deflect=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from vllm_kairos.core.decision import Decision, Explanation, Reason
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policies.explain import explain
-from vllm_kairos.core.policies.overlap import chosen_decode, on_node
+from vllm_kairos.core.policies.overlap import chosen_decode, on_node, why_none_chosen
 from vllm_kairos.core.policies.pairs import Pair
 from vllm_kairos.core.policies.pools import Pools
 from vllm_kairos.core.policies.routing import Choice, Routing
@@ -38,7 +38,7 @@ class LlmdNoncached:
     def _by_suffix(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
         node = chosen_decode(request, pools, self.routing)
         if node is None:
-            return Choice(pools.blocked)
+            return Choice(why_none_chosen(request, pools, self.routing))
         suffix = request.prompt_tokens - request.cached_tokens.get(node.node_id, 0)
         if self.threshold_tokens and suffix >= self.threshold_tokens:
             return Choice(Reason.BELOW_RULE)

@@ -8,7 +8,7 @@ from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policies.explain import explain
 from vllm_kairos.core.policies.locals import SafeLocals
 from vllm_kairos.core.policies.pairs import Pair
-from vllm_kairos.core.policies.pools import Pools, fresh_with_room, kv_need_tokens
+from vllm_kairos.core.policies.pools import Pools, blocked_without_bound, fresh_with_room, kv_need_tokens
 from vllm_kairos.core.policies.routing import Choice, Routing
 from vllm_kairos.core.shapes import RequestShape
 
@@ -35,11 +35,14 @@ class Oracle:
         return explain(self.routing, self.decide(request, nodes, now_s), request, nodes, now_s)
 
     def _sooner(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
-        roomy = fresh_with_room(pools.decodes, kv_need_tokens(request, self.routing.settings))
+        need = kv_need_tokens(request, self.routing.settings)
+        roomy = fresh_with_room(pools.decodes, need)
         nodes = [node for node in roomy if node.decode_load[0] + node.prefill_ahead[0] < node.max_running_requests]
+        if not nodes:
+            return Choice(Reason.SLOTS_FULL if roomy else blocked_without_bound(pools.decodes, need))
         local = self.locals.best(request, nodes)
         if local is None:
-            return Choice(Reason.TBT_UNSAFE if nodes else pools.blocked)
+            return Choice(Reason.TBT_UNSAFE)
         assert local.ttft_s is not None
         assert pair.ttft_s is not None
         if local.ttft_s >= pair.ttft_s:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from vllm_kairos.core.decision import Reason
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policies.locals import Local, StaticLocals
-from vllm_kairos.core.policies.pools import Pools, fresh_with_room, kv_need_tokens
+from vllm_kairos.core.policies.pools import Pools, blocked_without_bound, fresh_with_room, kv_need_tokens
 from vllm_kairos.core.policies.routing import Routing
 from vllm_kairos.core.shapes import RequestShape
 
@@ -17,6 +18,11 @@ def chosen_decode(request: RequestShape, pools: Pools, routing: Routing) -> Node
     """
     nodes = fresh_with_room(pools.decodes, kv_need_tokens(request, routing.settings))
     return min(nodes, key=lambda node: (_cost_blocks(request, node), node.node_id), default=None)
+
+
+def why_none_chosen(request: RequestShape, pools: Pools, routing: Routing) -> Reason:
+    """Name what kept every decode node from being chosen."""
+    return blocked_without_bound(pools.decodes, kv_need_tokens(request, routing.settings))
 
 
 def chosen_prefill(request: RequestShape, prefills: Sequence[NodeState]) -> NodeState:

@@ -58,17 +58,20 @@ def split(request: RequestShape, nodes: Sequence[NodeState], settings: DecisionS
     )
 
 
-def _blocked(nodes: Sequence[NodeState], need_tokens: int) -> Reason:
+def _blocked(nodes: Sequence[NodeState], need_tokens: int, *, one_each: bool = True) -> Reason:
     """Name the last check that any of `nodes` came to, when none passed them all."""
-    stages = [_STAGES.index(deflection_verdict(node, need_tokens)) for node in nodes]
+    stages = [_STAGES.index(deflection_verdict(node, need_tokens, one_each=one_each)) for node in nodes]
     return _BLOCKED_BY[_STAGES[max(stages, default=0)]]
 
 
-def deflection_verdict(node: NodeState, need_tokens: int) -> Verdict:
-    """Say whether `node` may take a deflected prefill that needs `need_tokens` KV tokens, TBT aside."""
+def deflection_verdict(node: NodeState, need_tokens: int, *, one_each: bool = True) -> Verdict:
+    """Say whether `node` may take a deflected prefill that needs `need_tokens` KV tokens, TBT aside.
+
+    `one_each`: not while it has another one.
+    """
     if node.stale:
         return Verdict.STALE
-    if node.deflected_prefills:
+    if one_each and node.deflected_prefills:
         return Verdict.DEFLECTION_BUSY
     if node.decode_load[0] >= node.max_running_requests:
         return Verdict.SLOTS_FULL
@@ -83,6 +86,11 @@ def has_room(node: NodeState, need_tokens: int) -> bool:
 def fresh_with_room(nodes: Sequence[NodeState], need_tokens: int) -> list[NodeState]:
     """Keep the nodes that may take a deflected prefill where one per node is not the limit."""
     return [node for node in nodes if not node.stale and has_room(node, need_tokens)]
+
+
+def blocked_without_bound(nodes: Sequence[NodeState], need_tokens: int) -> Reason:
+    """Name what kept every node out of `fresh_with_room`, when all are out."""
+    return _blocked(nodes, need_tokens, one_each=False)
 
 
 def can_ever_hold(node: NodeState, request: RequestShape) -> bool:
