@@ -128,7 +128,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="--decode-profile", group="deflection", parse=values.path, metavar="FILE",
          help="latency profile of the decode servers where it differs"),
     Flag(name="--deflect-alpha", group="deflection", parse=values.number(1), default=1.3, metavar="RATIO",
-         help="deflect while the local TTFT is at most this many times the remote one"),
+         help="deflect a prompt later than the prefill path by up to this, less 1, times the prefill queue's wait"),
     Flag(name="--deflect-beta", group="deflection", parse=values.number(0, 1, above=True), default=0.9, metavar="RATIO",
          help="share of the TBT objective that a predicted step may fill"),
     Flag(name="--deflect-chunk-candidates", group="deflection", shape=Shape.LIST, parse=_positive, metavar="TOKENS",

@@ -125,3 +125,8 @@ def test_a_second_prompt_never_makes_a_step_faster(model, batch, more):
     two = PrefillTotals(1, tokens + more, done, one.attention_work + more * more * 0.5)
     loaded = batch.running_decodes, batch.kv_tokens
     assert model.packed_step_s(*loaded, two) >= model.packed_step_s(*loaded, one)
+
+
+@given(models(), batches(), st.floats(0.5, 2))
+def test_a_scaled_model_takes_that_many_times_as_long(model, batch, factor):
+    assert model.scaled(factor).step_s(batch) == pytest.approx(factor * model.step_s(batch))

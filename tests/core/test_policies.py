@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from tests.strategies import A100
 from vllm_kairos.core.decision import Assign, Reason, Reject, RejectReason, Verdict
+from vllm_kairos.core.estimates import queue_wait_s
 from vllm_kairos.core.node import LinkState, NodeState, Role
 from vllm_kairos.core.policies import POLICY_SPECS, check_spec, make_policy
 from vllm_kairos.core.settings import DecisionSettings, PrefillUnavailable
@@ -60,12 +63,27 @@ def test_an_idle_prefill_node_keeps_the_prompt_and_both_predictions_are_given():
     assert decision.predicted_ttft_s == decision.remote_ttft_s
 
 
-def test_alpha_is_an_inclusive_margin():
-    kept = decide([P0, D0])
-    ratio = kept.local_ttft_s / kept.remote_ttft_s
-    assert ratio > 1
-    assert decide([P0, D0], policy_=policy(alpha=ratio * (1 + 1e-12))).reason is Reason.WITHIN_MARGIN
-    assert decide([P0, D0], policy_=policy(alpha=ratio * (1 - 1e-9))).reason is Reason.PREFILL_SOONER
+def test_alpha_is_an_inclusive_margin_on_the_wait_that_others_are_spared():
+    queued = replace(P0, queued_prompt_tokens=(400,), queued_prefill_tokens=400)
+    kept = decide([queued, D0], policy_=policy(alpha=1))
+    alpha = 1 + (kept.local_ttft_s - kept.remote_ttft_s) / queue_wait_s(A100, queued)
+    assert alpha > 1
+    assert decide([queued, D0], policy_=policy(alpha=alpha * (1 + 1e-12))).reason is Reason.WITHIN_MARGIN
+    assert decide([queued, D0], policy_=policy(alpha=alpha * (1 - 1e-9))).reason is Reason.PREFILL_SOONER
+
+
+def test_an_idle_prefill_node_leaves_no_margin_though_the_papers_would_deflect():
+    kept = decide([P0, D0], policy_=policy(alpha=2))
+    assert kept.reason is Reason.PREFILL_SOONER
+    assert kept.remote_ttft_s < kept.local_ttft_s < 2 * kept.remote_ttft_s  # paper Eq. 7 holds
+
+
+@given(st.integers(1, 4000), st.integers(0, 20_000), st.floats(1, 4))
+def test_the_margin_never_exceeds_the_papers(prompt, queued, alpha):
+    prefill = replace(P0, queued_prompt_tokens=(queued,) if queued else (), queued_prefill_tokens=queued)
+    decision = decide([prefill, D0], request(prompt), policy_=policy(alpha=alpha))
+    assume(decision.route is Route.LOCAL)
+    assert decision.local_ttft_s <= alpha * decision.remote_ttft_s * (1 + 1e-9)
 
 
 def test_the_ttft_objective_bounds_a_deflection():

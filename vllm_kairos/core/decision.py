@@ -12,7 +12,7 @@ class Reason(StrEnum):
 
     # deflected
     SOONER = "sooner"  # the decode path has the earlier first token
-    WITHIN_MARGIN = "within-margin"  # later, but within alpha, and it relieves the queue
+    WITHIN_MARGIN = "within-margin"  # later, but by less than it is worth to relieve the queue
     PREFILL_UNAVAILABLE = "prefill-unavailable"  # no prefill node accepts work
     THRESHOLD = "threshold"  # a static policy's rule said local
     ALWAYS = "policy-always"

@@ -66,5 +66,8 @@ class StepLatencyModel(Protocol):
     ) -> ScheduleBound:
         """Return bounds on what `build_schedule` would predict for the same arguments."""
 
+    def scaled(self, factor: float) -> "StepLatencyModel":
+        """Return the model of an engine whose every step takes `factor` times as long; `factor` > 0."""
+
     def in_fitted_range(self, batch: BatchShape) -> bool:
         """Say whether `batch` lies inside the shapes the model was fitted on."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
+from typing import TypeVar
 
 from vllm_kairos.core.bounds import LinearScheduleBound
 from vllm_kairos.core.latency import Line, PrefillTotals
@@ -51,6 +52,9 @@ class DecodeCost(_NonNegative):
     def at(self, running_decodes: int, kv_tokens: int) -> float:
         """Cost of one decode-only step, in seconds."""
         return self.fixed_s + self.per_decode_s * running_decodes + self.per_kv_token_s * kv_tokens
+
+
+_Cost = TypeVar("_Cost", PrefillCost, DecodeCost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +171,11 @@ class LinearStepModel:
         """Return bounds on schedules; `candidates` must descend, as for `build_schedule`."""
         return LinearScheduleBound(self._flat, prompt_tokens - done_tokens, done_tokens, candidates, limit_s)
 
+    def scaled(self, factor: float) -> "LinearStepModel":
+        """Return the model with every coefficient times `factor`."""
+        prefill, decode, extra = _times(self.prefill, factor), _times(self.decode, factor), _times(self.extra, factor)
+        return LinearStepModel(prefill=prefill, decode=decode, extra=extra, limits=self.limits)
+
     def in_fitted_range(self, batch: BatchShape) -> bool:
         """Say whether `batch` exceeds nothing that its regime's model was fitted on."""
         if self.limits is None:
@@ -178,3 +187,7 @@ class LinearStepModel:
 
 def _slope_s(cost: PrefillCost, chunk: int) -> float:
     return chunk * (cost.per_done_token_s + cost.per_attention_work_s * chunk)
+
+
+def _times(cost: _Cost, factor: float) -> _Cost:
+    return type(cost)(**{item.name: getattr(cost, item.name) * factor for item in fields(cost)})

@@ -20,7 +20,8 @@ class DecisionSettings:
     """Settings shared by every policy. Raises ConfigError naming the field, the rule and the value."""
 
     alpha: float = 1.3
-    """Deflect while the decode path's TTFT is at most alpha times the prefill path's (paper Eq. 7)."""
+    """Deflect while the decode path's TTFT is at most the prefill path's plus alpha - 1 times the wait in the
+    prefill queue that the others would be spared (paper Eq. 7, its margin bounded by what it is for)."""
     beta: float = 0.9
     """Share of the TBT objective that a step may use (paper Eq. 5)."""
     chunk_candidates_tokens: tuple[int, ...] = (2048, 1024, 512, 256, 128, 64)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vllm_kairos.core.decision import Decision, Explanation, Reason
+from vllm_kairos.core.estimates import queue_wait_s
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policies.explain import explain
 from vllm_kairos.core.policies.locals import SafeLocals
@@ -15,8 +16,12 @@ from vllm_kairos.core.shapes import RequestShape
 
 @dataclass(frozen=True, slots=True)
 class Kairos:
-    """Deflect to the decode node with least predicted TTFT when that is at most alpha times the prefill
-    path's and within the TTFT objective (paper Eq. 7). Both bounds are inclusive.
+    """Deflect to the decode node with least predicted TTFT when that is no later than the prefill path's
+    plus a margin, and within the TTFT objective. Both bounds are inclusive.
+
+    The margin is alpha - 1 times the wait in the prefill node's queue. The paper's Eq. 7 takes it of the
+    whole TTFT; but a later first token is only worth taking for what it spares those queued behind, and
+    an idle prefill node has nobody to spare. With a long queue both come to the same.
     """
 
     routing: Routing  # with both models
@@ -40,6 +45,13 @@ class Kairos:
         assert remote_s is not None
         if local_s > request.ttft_slo_s:
             return Choice(Reason.OVER_TTFT_SLO, local)
-        if local_s > self.routing.settings.alpha * remote_s:
-            return Choice(Reason.PREFILL_SOONER, local)
-        return Choice(Reason.SOONER if local_s <= remote_s else Reason.WITHIN_MARGIN, local, deflect=True)
+        if local_s <= remote_s:
+            return Choice(Reason.SOONER, local, deflect=True)
+        if local_s <= remote_s + self._margin_s(pair):
+            return Choice(Reason.WITHIN_MARGIN, local, deflect=True)
+        return Choice(Reason.PREFILL_SOONER, local)
+
+    def _margin_s(self, pair: Pair) -> float:
+        model = self.routing.prefill_model
+        assert model is not None
+        return (self.routing.settings.alpha - 1) * queue_wait_s(model, pair.prefill)
