@@ -44,6 +44,11 @@ class EngineSpec:
         rule = f">= max_running_requests ({self.max_running_requests})"
         self._require("token_budget_tokens", self.token_budget_tokens >= self.max_running_requests, rule)
 
+    @property
+    def true_model(self) -> StepLatencyModel:
+        """What steps really take, noise aside."""
+        return self.model if self.step_factor == 1.0 else self.model.scaled(self.step_factor)
+
     def _require(self, name: str, holds: bool, rule: str) -> None:
         if not holds:
             raise SimulationError(f"node {self.name!r}: {name} must be {rule}, got {getattr(self, name)}")

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from vllm_kairos.core.policies.registry import make_policy
+from vllm_kairos.core.latency import StepLatencyModel
+from vllm_kairos.core.policies.registry import POLICIES_NEEDING_TRUTH, make_policy
 from vllm_kairos.core.policy import Policy
 from vllm_kairos.sim.aggregated import Aggregated
 from vllm_kairos.sim.cluster_spec import ClusterSpec
@@ -20,5 +21,14 @@ def build_policy(spec: str, cluster: ClusterSpec) -> BuiltPolicy:
     """Build the policy that `spec` names for `cluster`. Raises ConfigError for an unknown one."""
     if spec == "aggregated":
         return BuiltPolicy(Aggregated())
-    models = {"prefill_model": cluster.prefill_model, "decode_model": cluster.decode_model}
-    return BuiltPolicy(make_policy(spec, **models, settings=cluster.settings))
+    truth = spec in POLICIES_NEEDING_TRUTH
+    models = _true_models(cluster) if truth else (cluster.prefill_model, cluster.decode_model)
+    policy = make_policy(spec, prefill_model=models[0], decode_model=models[1], settings=cluster.settings)
+    return BuiltPolicy(policy, truth)
+
+
+def _true_models(cluster: ClusterSpec) -> tuple[StepLatencyModel | None, StepLatencyModel | None]:
+    """What the first node of each phase really takes, noise aside."""
+    prefills = [engine.true_model for engine in cluster.engines if engine.role.prefills]
+    decodes = [engine.true_model for engine in cluster.engines if engine.role.decodes]
+    return (prefills or decodes)[0], decodes[0]
