@@ -49,9 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate and write results.json, summary.csv, plots and report.html."""
     from vllm_kairos.simulate.config import OPTIONS, load_config
     from vllm_kairos.simulate.options import read_flags
+    from vllm_kairos.simulate.plot import need_matplotlib
 
     config = load_config(arguments.config, read_flags(arguments, OPTIONS))
     workers = _workers(arguments.workers)
+    if arguments.plots:
+        need_matplotlib()
     workload = check(config)
     out = _out(arguments)
     started_s = time.monotonic()
@@ -104,13 +107,12 @@ def _write(
     results: "list[CellResult]",
     wall_s: float,
 ) -> None:
-    from vllm_kairos.simulate.document import requests_csv, results_document, summary_csv, to_json
+    from vllm_kairos.simulate.document import requests_csv, summary_csv, to_json
     from vllm_kairos.simulate.out_dir import write_all
-    from vllm_kairos.workload.describe import describe
+    from vllm_kairos.simulate.sweep_report import sweep_files
 
-    document = results_document(_command(arguments), config, describe(workload), workload.warnings, results)
-    files: dict[str, str | bytes] = {
-        "results.json": to_json(document),
+    files = sweep_files(command_line(arguments), config, workload, results, plots=arguments.plots)
+    files |= {
         "summary.csv": summary_csv(results),
         "timing.json": to_json({"wall_s": wall_s, "simulations": len(results)}),
     }
@@ -123,11 +125,17 @@ def _write(
 
 def print_results(results: "list[CellResult]", workload: "Workload") -> None:
     """The table on stdout, with what a reader should know about the load above it."""
+    from vllm_kairos.simulate.load_lines import load_lines
+    from vllm_kairos.simulate.report import care_lines
     from vllm_kairos.simulate.table import SHORT_HEADINGS, as_text, groups_of, table_rows
+    from vllm_kairos.workload.describe import describe
 
-    for warning in workload.warnings:
-        say(f"warning: {warning}")
-    say(as_text(SHORT_HEADINGS, table_rows(groups_of(results))))
+    groups = groups_of(results)
+    for line in (*load_lines(describe(workload)), *(f"warning: {warning}" for warning in workload.warnings)):
+        say(line)
+    say(as_text(SHORT_HEADINGS, table_rows(groups)))
+    for line in care_lines(groups):
+        say(line)
 
 
 def say(text: str) -> None:
@@ -135,7 +143,8 @@ def say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
-def _command(arguments: argparse.Namespace) -> str:
+def command_line(arguments: argparse.Namespace) -> str:
+    """What was typed, less what has no effect on the figures."""
     return shlex.join([*arguments.prog.split(), *_telling(arguments.argv)])
 
 
