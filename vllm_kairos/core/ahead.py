@@ -47,12 +47,14 @@ def ahead_of_prompt(model: StepLatencyModel, node: NodeState, settings: Decision
 def ahead_floor_s(model: StepLatencyModel, node: NodeState, settings: DecisionSettings) -> float:
     """Bound `ahead_of_prompt`'s wait from below, for much less: no growth, no progress, one step for deflected prompts."""
     _, tokens, deflected = node.prefill_ahead
-    decodes, kv_tokens = node.decode_load
+    (decodes, kv_tokens), latency_s = node.decode_load, model.latency_s
     chunk = _unplanned_chunk(node, settings) - decodes
     full, rest = divmod(tokens - deflected, chunk)
-    floor_s = full * model.latency_s(decodes, kv_tokens, chunk, 0)
-    for part in (rest, deflected):
-        floor_s += model.latency_s(decodes, kv_tokens, part, 0) if part else 0.0
+    floor_s = latency_s(decodes, kv_tokens, rest, 0) if rest else 0.0
+    if full:
+        floor_s += full * latency_s(decodes, kv_tokens, chunk, 0)
+    if deflected:
+        floor_s += latency_s(decodes, kv_tokens, deflected, 0)
     return floor_s * _SAFE
 
 
