@@ -81,12 +81,12 @@ def sweep(config: "SimulateConfig", requests: int, *, workers: int, with_request
     from vllm_kairos.simulate.sweep import grid, run_cells
 
     cells = grid(config, with_requests=with_requests)
-    with request_bar(len(cells), requests * len(cells)) as progress:
-        return run_cells(cells, workers=workers, progress=progress)
+    with request_bar(len(cells), requests * len(cells)) as tell:
+        return run_cells(cells, workers=workers, tell=tell)
 
 
 def _workers(asked: int | None) -> int:
-    from vllm_kairos.simulate.sweep import default_workers
+    from vllm_kairos.simulate.workers import default_workers
 
     if asked is not None and asked < 1:
         raise ConfigError(f"--workers must be >= 1, got {asked}")
