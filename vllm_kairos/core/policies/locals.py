@@ -117,11 +117,13 @@ class _Bounds:
         """Bound every node, all at once where none has anything cached."""
         if self._request.cached_tokens:
             return [self.tight_s(node) for node in nodes]
-        floors_s = [*self._bound(0).loose_s([node.decode_load for node in nodes])]
-        for at, node in enumerate(nodes):
-            if node.prefill_ahead[1]:
-                floors_s[at] += ahead_floor_s(self._model, node, self._settings)
-        return floors_s
+        floors_s = self._bound(0).loose_s([node.decode_load for node in nodes])
+        if not any([node.prefill_ahead[1] for node in nodes]):  # a list: faster than a generator
+            return floors_s
+        return [
+            floor_s + (ahead_floor_s(self._model, node, self._settings) if node.prefill_ahead[1] else 0.0)
+            for floor_s, node in zip(floors_s, nodes, strict=True)
+        ]
 
     def tight_s(self, node: NodeState) -> float:
         """Bound one node."""
