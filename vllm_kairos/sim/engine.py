@@ -1,6 +1,7 @@
 """One vLLM engine: its V1 scheduler's order and bounds, with Kairos' plan for prefills, in simulated time."""
 
 import random
+from bisect import insort
 from collections import deque
 from math import exp
 from typing import Protocol
@@ -14,7 +15,7 @@ from vllm_kairos.sim.job import Job
 from vllm_kairos.sim.kernel import STEP_END, Kernel
 from vllm_kairos.sim.kv_pool import KvPool
 from vllm_kairos.sim.leap import Leap
-from vllm_kairos.sim.prefill_plan import Chunk, plan_prefills
+from vllm_kairos.sim.prefill_plan import Chunk, PrefillPlan
 from vllm_kairos.sim.step_log import Cause, Gaps, StepLog
 
 
@@ -38,7 +39,7 @@ class EngineListener(Protocol):
 
 
 class Engine:
-    """Batches like vLLM's V1 scheduler: decodes first, then running prefills, then the queue, up to the token budget.
+    """Batches like vLLM's V1 scheduler under Kairos' plan: decodes, running prefills, then the queue, up to the budget.
 
     A step that carries only decodes is taken together with those after it, up to the next event that
     changes the batch; whatever arrives meanwhile cuts the run at the end of the step under way.
@@ -49,15 +50,17 @@ class Engine:
         self.pool = KvPool(spec.kv_blocks, spec.block_size_tokens, prefix_caching=spec.prefix_caching)
         self.decodes = DecodeGroup(spec.block_size_tokens)
         self.waiting: deque[Job] = deque()
-        self.arrived: deque[Job] = deque()  # their KV is here, they need a slot
         self.loading: dict[Job, None] = {}
+        self.arrived: list[Job] = []  # their KV is here, they need a slot; in the order in which they began to load
         self.prefills: dict[Job, None] = {}  # running, in the order of admission
         self.leap: Leap | None = None
         self.preemptions = 0
         self._running: dict[Job, None] = {}  # decodes and prefills, in the order of admission
         self._kernel, self._listener, self._rng = kernel, listener, rng
+        self._loads = 0
         self._busy = False  # a step is under way or about to begin
         self._epoch = 0  # a step's end that was scheduled under an earlier one is void
+        self._closed = False  # something was preempted for the step, so that nobody was admitted into it
         self._chunks: list[Chunk] = []
         self._joiners: list[Job] = []
         self._reserved_blocks = 0  # taken for the decodes' next token before prefills could have them
@@ -84,7 +87,7 @@ class Engine:
         job.kv_arrived_s = self._kernel.now_s
         job.computed_tokens = job.request.prompt_tokens - 1
         self.pool.publish(job)
-        self.arrived.append(job)
+        insort(self.arrived, job, key=lambda job: job.load_order)
         self._wake()
 
     def release(self, job: Job) -> None:
@@ -128,32 +131,49 @@ class Engine:
 
     def _begin(self) -> None:
         """Compose the next step and schedule its end; without work the engine is idle."""
-        preempted = self._make_room_for_decodes()
-        self._reserved_blocks = self.decodes.new_blocks(1)
-        self.pool.take(self._reserved_blocks)
-        self._chunks = plan_prefills(self, self._listener, admit=not preempted)
-        for job, tokens in self._chunks:
-            self._start_chunk(job, tokens)
-        if not self._chunks and not len(self.decodes):
+        self._compose()
+        if self._closed and not self._has_step:
+            self._compose()  # all was preempted; what the first look kept out of its step may enter the next one
+        if not self._has_step:
             self._busy = False
             return
         self._busy = True
         self.leap = self._leap()
         self._schedule_end(self.leap.end_s(self.leap.steps))
 
-    def _make_room_for_decodes(self) -> bool:
-        """Admit what only needs its next token, and preempt the latest admitted while blocks are short."""
-        while self.arrived and len(self._running) < self.spec.max_running_requests:
-            job = self.arrived.popleft()
-            self._running[job] = None
-            self.decodes.join(job)
-            if job.produced_tokens == 0:
-                self._joiners.append(job)
-        preempted = False
+    @property
+    def _has_step(self) -> bool:
+        return bool(self._chunks or len(self.decodes))
+
+    def _compose(self) -> None:
+        plan = PrefillPlan(self, self._listener)
         while self.decodes.new_blocks(1) > self.pool.free_blocks:
             self.preempt_latest()
-            preempted = True
-        return preempted
+            plan.preempted = True
+        self._reserve()
+        self._chunks, self._closed = plan.run(), plan.preempted
+        for job, tokens in self._chunks:
+            self._start_chunk(job, tokens)
+
+    def _reserve(self) -> None:
+        """Keep the blocks of the decodes' next token from the prefills."""
+        blocks = self.decodes.new_blocks(1)
+        if blocks < self._reserved_blocks:
+            self.pool.give_back(self._reserved_blocks - blocks)
+        else:
+            self.pool.take(blocks - self._reserved_blocks)
+        self._reserved_blocks = blocks
+
+    def admit_arrived(self) -> None:
+        """Let those whose KV was pulled decode, as long as there are slots; their blocks are held already."""
+        while self.arrived and len(self._running) < self.spec.max_running_requests:
+            job = self.arrived.pop(0)
+            self._running[job] = None
+            self.pool.trim(job)
+            self.decodes.join(job)
+            self._reserve()
+            if job.produced_tokens == 0:
+                self._joiners.append(job)
 
     def preempt_latest(self, spare: Job | None = None) -> bool:
         """Put the latest admitted job back to the head of the queue; False when that would be `spare`."""
@@ -164,6 +184,8 @@ class Engine:
         if job in self.decodes:
             self.decodes.leave(job)
             job.last_token_s = self._kernel.now_s
+            if self._reserved_blocks:
+                self._reserve()
         else:
             del self.prefills[job]
         if job in self._joiners:
@@ -174,6 +196,12 @@ class Engine:
         self.preemptions += 1
         self.waiting.appendleft(job)
         return True
+
+    def start_load(self, job: Job) -> None:
+        """Count `job` among those whose KV is on its way."""
+        self._loads += 1
+        job.load_order = self._loads
+        self.loading[job] = None
 
     def admit_prefill(self, job: Job) -> None:
         """Count `job` among the running ones."""
@@ -203,11 +231,11 @@ class Engine:
 
     def _may_leap(self) -> bool:
         """Whether the steps to come are sure to be like this one until an event or the first member's end."""
-        if self._joiners or self.prefills or self.spec.step_noise:
+        if self._closed or self._joiners or self.prefills or self.spec.step_noise:
             return False
-        queued = next((job for job in self.waiting if not job.pulls_kv), None)
+        first = next((job for job in self.waiting if job.schedule is not None and not job.pulls_kv), None)
         # One that its chi keeps out is let in after a number of steps: they have to be counted.
-        return queued is None or queued.schedule is None or not queued.schedule.waited_steps
+        return first is None or first.schedule is None or first.schedule.chi(0) > len(self.decodes)
 
     def _factor(self) -> float:
         sigma = self.spec.step_noise

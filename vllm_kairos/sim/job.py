@@ -21,6 +21,7 @@ class Job:
     shared_hashes: list[int] = field(default_factory=list)  # prefix blocks held together with other jobs
     hit_tokens: int = 0  # prompt tokens found in the engine's prefix cache at first admission
     preemptions: int = 0
+    load_order: int = 0  # among those that pulled KV into this engine
 
     # Set and read by DecodeGroup while the job decodes.
     finish_step: int = -1
@@ -49,6 +50,11 @@ class Job:
         return 1 if self.prefill_only else self.request.output_tokens
 
     @property
+    def tokens(self) -> int:
+        """Prompt and produced tokens: what has to be computed before the next one can be sampled."""
+        return self.request.prompt_tokens + self.produced_tokens
+
+    @property
     def tokens_left(self) -> int:
-        """Tokens to compute before the next one can be sampled; after a preemption, produced ones too."""
-        return self.request.prompt_tokens + self.produced_tokens - self.computed_tokens
+        """Tokens still to compute before the next one can be sampled; after a preemption, produced ones too."""
+        return self.tokens - self.computed_tokens

@@ -54,6 +54,13 @@ class KvPool:
         job.held_blocks += more
         return True
 
+    def trim(self, job: Job) -> None:
+        """Take back the blocks that `job` holds beyond its computed tokens."""
+        more = job.held_blocks - self.blocks_for(job.computed_tokens)
+        if more > 0:
+            self.give_back(more)
+            job.held_blocks -= more
+
     def take(self, blocks: int) -> None:
         """Put `blocks` free blocks to use. Raises SimulationError when there are fewer."""
         if blocks > self.free_blocks:

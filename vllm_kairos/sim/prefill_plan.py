@@ -1,5 +1,6 @@
 """Which prompts a step carries and how much of each: vLLM's order under Kairos' step plan."""
 
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from vllm_kairos.core.step_plan import StepPlan
@@ -16,31 +17,35 @@ class Chunk(NamedTuple):
     tokens: int
 
 
-def plan_prefills(engine: "Engine", listener: "EngineListener", *, admit: bool) -> list[Chunk]:
-    """Compose the prefill part of the engine's next step; blocks are held and queue entries admitted on the way.
+class PrefillPlan:
+    """The prefill part of the engine's next step; blocks are held and queue entries admitted on the way.
 
-    Running prefills come first, then the queue in order, as long as slots, blocks and budget last. A
-    prompt whose chi leaves no room is held out and lets those behind it pass. `admit` False: something
-    was preempted for this step, so nothing new may enter it.
+    Running prefills come first, then those whose KV was pulled, then the queue in order, as long as
+    slots, blocks and budget last. A prompt whose chi leaves no room is held out and lets those behind it
+    pass. What a step may hold is settled when the plan is made, as in the engine plugin: decodes that
+    are preempted afterwards leave their tokens unused. Once `preempted` is true, nothing new may enter.
     """
-    plan = _Plan(engine, listener)
-    for job in list(engine.prefills):
-        if job in engine.prefills:  # not preempted on behalf of an earlier one
-            plan.go_on(job)
-    if admit and not plan.preempted:
-        plan.admit_waiting()
-    return [chunk for chunk in plan.chunks if chunk.job in engine.prefills]
 
-
-class _Plan:
     def __init__(self, engine: "Engine", listener: "EngineListener") -> None:
         self._engine, self._listener = engine, listener
-        self._step = StepPlan(budget_tokens=engine.spec.token_budget_tokens, decode_tokens=len(engine.decodes))
-        self.chunks: list[Chunk] = []
+        free_slots = engine.spec.max_running_requests - engine.running_requests
+        decodes, arrivals = len(engine.decodes), min(len(engine.arrived), free_slots)
+        self._step = StepPlan(budget_tokens=engine.spec.token_budget_tokens, decode_tokens=decodes + arrivals)
         self.preempted = False
-        self._give_floor()
+        self._chunks: list[Chunk] = []
+        self._give_floor(decodes)
 
-    def go_on(self, job: Job) -> None:
+    def run(self) -> list[Chunk]:
+        """Compose the step's chunks."""
+        for job in list(self._engine.prefills):
+            if job in self._engine.prefills:  # not preempted on behalf of an earlier one
+                self._go_on(job)
+        if not self.preempted:
+            self._engine.admit_arrived()
+            self._admit_waiting()
+        return self._chunks
+
+    def _go_on(self, job: Job) -> None:
         """Give a running prefill its next chunk, preempting the latest admitted jobs for its blocks."""
         engine = self._engine
         tokens = self._allowance(job)
@@ -53,17 +58,17 @@ class _Plan:
                 return
         self._grant(job, tokens)
 
-    def admit_waiting(self) -> None:
+    def _admit_waiting(self) -> None:
         """Go through the queue until a job finds no slot, blocks or budget."""
         engine = self._engine
         held: list[Job] = []
         while engine.waiting:
             job = engine.waiting[0]
+            if engine.running_requests >= engine.spec.max_running_requests or self._step.spare_tokens <= 0:
+                break
             if job.pulls_kv:
                 if not self._start_load(job):
                     break
-            elif engine.running_requests >= engine.spec.max_running_requests or self._step.spare_tokens <= 0:
-                break
             elif not self._has_room(job):
                 held.append(job)
             elif not self._admit(job):
@@ -74,28 +79,39 @@ class _Plan:
     def _start_load(self, job: Job) -> bool:
         engine = self._engine
         engine.pool.attach(job)
-        job.hit_tokens = job.computed_tokens
-        if not engine.pool.hold(job, max(job.computed_tokens, job.request.prompt_tokens - 1)):
-            engine.pool.release(job)
-            job.computed_tokens = 0
+        needed = engine.pool.blocks_for(job.tokens) - job.held_blocks
+        if needed + self._promised_blocks() > engine.pool.free_blocks:
+            self._turn_away(job)
             return False
-        engine.loading[job] = None
+        engine.pool.hold(job, job.tokens)
+        job.hit_tokens = job.computed_tokens
+        engine.start_load(job)
         self._listener.kv_wanted(engine, job)
         return True
+
+    def _promised_blocks(self) -> int:
+        """Blocks that running prefills still need; no load may take them, since it cannot be preempted."""
+        pool = self._engine.pool
+        return sum(max(0, pool.blocks_for(job.tokens) - job.held_blocks) for job in self._engine.prefills)
 
     def _admit(self, job: Job) -> bool:
         engine = self._engine
         engine.pool.attach(job)
-        tokens = self._allowance(job)
-        if not engine.pool.hold(job, job.computed_tokens + tokens):
-            engine.pool.release(job)
-            job.computed_tokens = 0
+        # vLLM admits a prompt only when all of it fits at this moment (scheduler_reserve_full_isl).
+        if engine.pool.blocks_for(job.tokens) - job.held_blocks > engine.pool.free_blocks:
+            self._turn_away(job)
             return False
+        tokens = self._allowance(job)
+        engine.pool.hold(job, job.computed_tokens + tokens)
         if not job.preemptions:
             job.hit_tokens = job.computed_tokens
         engine.admit_prefill(job)
         self._grant(job, tokens)
         return True
+
+    def _turn_away(self, job: Job) -> None:
+        self._engine.pool.release(job)
+        job.computed_tokens = 0
 
     def _has_room(self, job: Job) -> bool:
         schedule = job.schedule
@@ -114,12 +130,13 @@ class _Plan:
         self._step.grant(job, tokens, None if schedule is None else schedule.chi(job.computed_tokens))
         if schedule is not None:
             schedule.record_chunk(job.computed_tokens)
-        self.chunks.append(Chunk(job, tokens))
+        self._chunks.append(Chunk(job, tokens))
 
-    def _give_floor(self) -> None:
-        """Note the first prefill as overdue when its chi has left it no room for too many steps in a row."""
+    def _give_floor(self, decodes: int) -> None:
+        """Note the first bounded prefill as overdue when its chi has left it no room for too many steps in a row."""
         engine, step = self._engine, self._step
-        job = next(iter(engine.prefills), None) or next((job for job in engine.waiting if not job.pulls_kv), None)
+        queued = (job for job in engine.waiting if not job.pulls_kv)
+        job = next((job for job in chain(engine.prefills, queued) if job.schedule is not None), None)
         if job is None or job.schedule is None:
             return
         state = job.schedule
@@ -130,4 +147,4 @@ class _Plan:
         if state.waited_steps > engine.spec.max_wait_steps:
             state.waited_steps = 0
             step.floor_for = job
-            step.floor_tokens = min(engine.spec.floor_chunk_tokens, max(step.spare_tokens, 0))
+            step.floor_tokens = min(engine.spec.floor_chunk_tokens, max(step.budget_tokens - decodes, 0))

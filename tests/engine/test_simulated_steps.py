@@ -1,0 +1,92 @@
+"""The simulator's engine composes the steps that the real scheduler composes, token for token.
+
+Known exceptions, kept out of the mixes: with async scheduling vLLM composes a step before it has seen the
+last one's tokens; a pulled prompt of one token is computed here again, as prefill.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.engine.builder import build_scheduler
+from tests.engine.simulated import Arrival, Node, first_difference, real_steps, simulated_steps
+
+Schedulers = Callable[[Node], Any]
+
+
+@pytest.fixture(scope="module")
+def scheduler_of(model: str) -> Iterator[Schedulers]:
+    """Schedulers by node; a mix leaves its scheduler empty, so the next one may use it."""
+    built: dict[Node, Any] = {}
+
+    def get(node: Node) -> Any:
+        if node not in built:
+            built[node] = build_scheduler(model, **node.options())
+        return built[node]
+
+    yield get
+    for scheduler in built.values():
+        scheduler.shutdown()
+
+
+def arrivals() -> st.SearchStrategy[Arrival]:
+    """Prompts nobody planned, deflected ones, and pulled ones."""
+    common = {"at_step": st.integers(0, 12), "output": st.integers(1, 40)}
+    schedules = st.lists(st.integers(1, 80), min_size=1, max_size=4).map(tuple)
+    return st.one_of(
+        st.builds(Arrival, prompt=st.integers(1, 150), **common),
+        st.builds(Arrival, prompt=st.integers(1, 150), schedule=schedules, **common),
+        st.builds(Arrival, prompt=st.integers(2, 150), pull_steps=st.integers(1, 5), **common),
+    )
+
+
+def nodes(*kv_blocks: int) -> st.SearchStrategy[Node]:
+    return st.builds(
+        Node,
+        token_budget=st.sampled_from([16, 64, 512]),
+        kv_blocks=st.sampled_from(kv_blocks),
+        max_sequences=st.sampled_from([2, 4, 8]),
+        default_chunk=st.sampled_from([None, 8, 100]),
+    )
+
+
+mixes = st.lists(arrivals(), min_size=1, max_size=8)
+many = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+def check(scheduler_of: Schedulers, node: Node, mix: list[Arrival]) -> None:
+    real = real_steps(scheduler_of(node), mix)
+    for leaps in (False, True):
+        assert not first_difference(real, simulated_steps(node, mix, leaps=leaps)), f"leaps: {leaps}"
+
+
+@given(node=nodes(1000), mix=mixes)
+@many
+def test_steps_agree_where_kv_is_plenty(scheduler_of: Schedulers, node: Node, mix: list[Arrival]) -> None:
+    check(scheduler_of, node, mix)
+
+
+@given(node=nodes(13, 17, 30), mix=mixes)
+@many
+def test_steps_agree_where_kv_is_short(scheduler_of: Schedulers, node: Node, mix: list[Arrival]) -> None:
+    """Admission, loads and preemption compete for the same few blocks."""
+    check(scheduler_of, node, mix)
+
+
+def test_a_load_that_would_take_a_running_prefills_blocks_waits(scheduler_of: Schedulers) -> None:
+    node = Node(token_budget=16, kv_blocks=13, default_chunk=None)
+    mix = [Arrival(at_step=0, prompt=120, output=4), Arrival(at_step=2, prompt=100, output=4, pull_steps=1)]
+    check(scheduler_of, node, mix)
+
+
+def test_who_was_shut_out_by_a_preemption_enters_the_next_step(scheduler_of: Schedulers) -> None:
+    node = Node(token_budget=64, kv_blocks=14, max_sequences=2, default_chunk=8)
+    mix = [
+        Arrival(at_step=1, prompt=125, output=30, pull_steps=1),
+        Arrival(at_step=7, prompt=32, output=39, schedule=(60, 45)),
+        Arrival(at_step=5, prompt=28, output=35, pull_steps=5),
+    ]
+    check(scheduler_of, node, mix)
