@@ -1,6 +1,7 @@
 """Every profile that ships loads, says what it is of and how good it is, and predicts steps that can be."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -134,3 +135,11 @@ def test_a_file_goes_before_a_shipped_profile_of_its_name(tmp_path, monkeypatch)
     (tmp_path / CPU).write_text("{}")
     with pytest.raises(ProfileError, match="schema is required"):
         load_profile(resolve_profile(CPU))
+
+
+def test_the_documented_residuals_are_those_of_the_shipped_profile():
+    text = (Path(__file__).parents[2] / "docs/profiles.md").read_text(encoding="utf-8")
+    for row in PROFILES[PAPER].calibration:
+        unit, digits = (f" {row.unit}", 1) if row.unit else ("", 2)
+        shown = f"| {row.target:g}{unit} | {row.predicted:.{digits}f} | {row.residual:+.{digits}f} | {row.source} |"
+        assert f"| {row.quantity} {shown}" in text
