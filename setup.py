@@ -72,6 +72,7 @@ setup(
             "up = vllm_kairos.cluster.command:COMMAND",
             "demo = vllm_kairos.demo.command:COMMAND",
             "simulate = vllm_kairos.simulate.command:COMMAND",
+            "plan = vllm_kairos.simulate.plan_command:COMMAND",
         ],
     },
 )

@@ -20,7 +20,7 @@ _EFFECTLESS = {"--out": 1, "--workers": 1, "--requests-csv": 0, "--no-requests-c
 """Flags that do not change what is simulated, by how many values they take; results.json leaves them out."""
 
 
-class _RememberingParser(OneLineParser):
+class RememberingParser(OneLineParser):
     """Keeps the words it was given, for results.json."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
@@ -34,10 +34,12 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
     from vllm_kairos.simulate.config import OPTIONS
     from vllm_kairos.simulate.options import add_flags
 
-    parser = _RememberingParser(prog=prog, description=__doc__)
+    parser = RememberingParser(prog=prog, description=__doc__)
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with the settings below; flags override it")
     parser.add_argument("--out", type=Path, default=Path("kairos-simulation"), metavar="DIR", help="where results go")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (one per CPU)")
+    named = "run a named experiment; settings given here override its own"
+    parser.add_argument("--experiment", metavar="NAME", help=named)
     rows = "also write requests.csv, a row per request and simulation (no)"
     parser.add_argument("--requests-csv", action=argparse.BooleanOptionalAction, default=False, help=rows)
     parser.add_argument("--plots", action=argparse.BooleanOptionalAction, default=True, help="draw PNGs (yes)")
@@ -47,14 +49,17 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate and write results.json, summary.csv, plots and report.html."""
-    from vllm_kairos.simulate.config import OPTIONS, load_config
+    from vllm_kairos.simulate.config import OPTIONS, load_config, load_values
     from vllm_kairos.simulate.options import read_flags
     from vllm_kairos.simulate.plot import need_matplotlib
+    from vllm_kairos.simulate.sweep import check
 
-    config = load_config(arguments.config, read_flags(arguments, OPTIONS))
-    workers = _workers(arguments.workers)
+    flags, workers = read_flags(arguments, OPTIONS), worker_count(arguments.workers)
     if arguments.plots:
         need_matplotlib()
+    if arguments.experiment is not None:
+        return _experiment(arguments, load_values(arguments.config, flags), workers)
+    config = load_config(arguments.config, flags)
     workload = check(config)
     out = _out(arguments)
     started_s = time.monotonic()
@@ -63,34 +68,31 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def check(config: "SimulateConfig") -> "Workload":
-    """Find every fault of the input before anything long starts; return the first cell's load."""
-    from vllm_kairos.sim.policies import build_policy
-    from vllm_kairos.simulate.build import build_cluster, build_workload
-
-    cluster = build_cluster(config)
-    for policy in config.sweep.policies:
-        build_policy(policy, cluster)
-    first_rate = next(iter(config.sweep.rates), None)
-    return build_workload(config.workload, first_rate, config.sweep.seeds[0])
-
-
 def sweep(config: "SimulateConfig", requests: int, *, workers: int, with_requests: bool = False) -> "list[CellResult]":
     """Run the whole grid behind a progress bar."""
     from vllm_kairos.simulate.progress import request_bar
     from vllm_kairos.simulate.sweep import grid, run_cells
 
     cells = grid(config, with_requests=with_requests)
-    with request_bar(len(cells), requests * len(cells)) as tell:
+    with request_bar(f"{len(cells)} simulations", requests * len(cells)) as tell:
         return run_cells(cells, workers=workers, tell=tell)
 
 
-def _workers(asked: int | None) -> int:
+def worker_count(asked: int | None) -> int:
+    """As many as asked, or one per CPU. Raises ConfigError."""
     from vllm_kairos.simulate.workers import default_workers
 
     if asked is not None and asked < 1:
         raise ConfigError(f"--workers must be >= 1, got {asked}")
     return asked or default_workers()
+
+
+def _experiment(arguments: argparse.Namespace, overrides: Any, workers: int) -> int:
+    from vllm_kairos.simulate.experiment_command import run_experiment
+
+    for line in run_experiment(arguments, overrides, command_line(arguments), workers=workers):
+        say(line)
+    return 0
 
 
 def _out(arguments: argparse.Namespace) -> Path:
@@ -107,15 +109,12 @@ def _write(
     results: "list[CellResult]",
     wall_s: float,
 ) -> None:
-    from vllm_kairos.simulate.document import requests_csv, summary_csv, to_json
+    from vllm_kairos.simulate.document import requests_csv, to_json
     from vllm_kairos.simulate.out_dir import write_all
     from vllm_kairos.simulate.sweep_report import sweep_files
 
     files = sweep_files(command_line(arguments), config, workload, results, plots=arguments.plots)
-    files |= {
-        "summary.csv": summary_csv(results),
-        "timing.json": to_json({"wall_s": wall_s, "simulations": len(results)}),
-    }
+    files["timing.json"] = to_json({"wall_s": wall_s, "simulations": len(results)})
     if arguments.requests_csv:
         files["requests.csv"] = requests_csv(results)
     write_all(out, files)

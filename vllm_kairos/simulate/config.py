@@ -75,7 +75,12 @@ def make_config(values: Values) -> SimulateConfig:
 
 def load_config(path: Path | None, flags: Values) -> SimulateConfig:
     """Read the file, if any, and let flags override it."""
-    return make_config(merged(read_yaml(path, OPTIONS) if path is not None else {}, flags))
+    return make_config(load_values(path, flags))
+
+
+def load_values(path: Path | None, flags: Values) -> Values:
+    """What the file, if any, and the flags over it set."""
+    return merged(read_yaml(path, OPTIONS) if path is not None else {}, flags)
 
 
 def _section(name: str, kind: type, values: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from vllm_kairos.simulate.config import SimulateConfig
 from vllm_kairos.simulate.figures import Figures, figures_of
 from vllm_kairos.simulate.request_rows import request_rows
 from vllm_kairos.simulate.workers import Progress, worker_pool
+from vllm_kairos.workload.request import Workload
 
 _ENDED_AT_ONCE = 200  # requests between two reports of progress
 
@@ -52,13 +53,27 @@ def grid(config: SimulateConfig, *, with_requests: bool = False) -> tuple[Cell, 
     )
 
 
-def make_simulation(cell: Cell, progress: Callable[[int], None] | None = None) -> Simulation:
+def check(config: SimulateConfig) -> Workload:
+    """Find every fault of the input before anything long starts; return the first cell's load."""
+    cluster = build_cluster(config)
+    for policy in config.sweep.policies:
+        build_policy(policy, cluster)
+    first_rate = next(iter(config.sweep.rates), None)
+    return build_workload(config.workload, first_rate, config.sweep.seeds[0])
+
+
+def cell_workload(cell: Cell) -> Workload:
+    """One cell's load."""
+    return build_workload(cell.config.workload, cell.rate_rps, cell.seed)
+
+
+def make_simulation(cell: Cell, workload: Workload, progress: Callable[[int], None] | None = None) -> Simulation:
     """Build one cell's simulation; `progress` is told how many of its requests have ended."""
     cluster = build_cluster(cell.config)
     built = build_policy(cell.policy, cluster)
     return Simulation(
         cluster,
-        build_workload(cell.config.workload, cell.rate_rps, cell.seed),
+        workload,
         built.policy,
         objectives=build_objectives(cell.config),
         seed=cell.seed,
@@ -69,7 +84,7 @@ def make_simulation(cell: Cell, progress: Callable[[int], None] | None = None) -
 
 def run_cell(cell: Cell, tell: Progress) -> CellResult:
     """Run one cell and keep its figures."""
-    outcome = make_simulation(cell, in_batches(tell)).run()
+    outcome = make_simulation(cell, cell_workload(cell), in_batches(tell)).run()
     tell(len(outcome.requests) % _ENDED_AT_ONCE)
     figures = figures_of(outcome, build_objectives(cell.config))
     rows = tuple(request_rows(outcome)) if cell.with_requests else ()

@@ -1,9 +1,9 @@
-"""The files that describe a sweep: results.json, pictures and the HTML page around them."""
+"""The files that describe a sweep: results.json, summary.csv, pictures and the HTML page around them."""
 
 from collections.abc import Sequence
 
 from vllm_kairos.simulate.config import SimulateConfig
-from vllm_kairos.simulate.document import environment, results_document, to_json
+from vllm_kairos.simulate.document import environment, results_document, summary_csv, to_json
 from vllm_kairos.simulate.load_lines import load_lines
 from vllm_kairos.simulate.plot import draw_all
 from vllm_kairos.simulate.report import care_lines, profile_lines, render, sweep_tables
@@ -29,7 +29,7 @@ def sweep_files(
         small=list(profile_lines(environment(config))),
     )
     document = results_document(command, config, load, workload.warnings, results)
-    return {"results.json": to_json(document), **pictures, "report.html": page}
+    return {"results.json": to_json(document), "summary.csv": summary_csv(results), **pictures, "report.html": page}
 
 
 def _setting(config: SimulateConfig) -> str:

@@ -1,0 +1,1 @@
+"""Named experiments: one file each, with an `EXPERIMENT`; listed in registry.py."""
