@@ -1,6 +1,6 @@
 """What the router sent to a node and the node's last report cannot show yet."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -20,36 +20,21 @@ class InFlight:
     first_token_at_s: float = inf
 
 
-def corrected(report: NodeState, requests: Iterable[InFlight], shown_until_s: float, rates: Mapping[str, float]) -> NodeState:
+def corrected(report: NodeState, requests: Iterable[InFlight], shown_until_s: float) -> NodeState:
     """Return `report` with what it cannot show of `requests`: everything later than `shown_until_s`.
 
-    `rates` are the measured bytes per second from each prefill node into this one. -inf for
-    `shown_until_s` counts every request in full, which is all there is to know of a stale node.
+    -inf for `shown_until_s` counts every request in full, which is all there is to know of a stale node.
     """
+    unseen = [request for request in requests if request.first_token_at_s > shown_until_s]
+    if not unseen and not report.deflected_tokens_left:
+        return report  # most of the time: the report has all of them
     sums = _Sums(report, shown_until_s)
-    for request in requests:
-        if request.first_token_at_s <= shown_until_s:
-            continue  # most of a busy node's requests: the report has all of them
+    for request in unseen:
         if request.prefill_node == report.node_id:
             sums.add_prefill(request)
         if request.decode_node == report.node_id:
             sums.add_decode(request)
-    return sums.state(rates)
-
-
-def without_load(report: NodeState) -> NodeState:
-    """Keep what a node is and drop what it was doing."""
-    return NodeState(
-        node_id=report.node_id,
-        role=report.role,
-        token_budget_tokens=report.token_budget_tokens,
-        max_running_requests=report.max_running_requests,
-        block_size_tokens=report.block_size_tokens,
-        free_kv_blocks=report.total_kv_blocks,
-        total_kv_blocks=report.total_kv_blocks,
-        kv_bytes_per_token=report.kv_bytes_per_token,
-        observed_at_s=report.observed_at_s,
-    )
+    return sums.state()
 
 
 class _Sums:
@@ -110,7 +95,7 @@ class _Sums:
             moving = self._moving_tokens
             moving[request.prefill_node] = moving.get(request.prefill_node, 0) + request.prompt_tokens
 
-    def state(self, rates: Mapping[str, float]) -> NodeState:
+    def state(self) -> NodeState:
         """Add the sums to the report."""
         report = self._report
         reported = max(0, report.deflected_prefills - self._ended_unseen)
@@ -127,10 +112,12 @@ class _Sums:
             expected_kv_tokens=self._expected_kv_tokens,
             deflected_prefills=max(reported, self._deflected),
             deflected_tokens_left=left + self._unseen_deflected_tokens,
-            links=self._links(rates),
+            links=self._links() if self._moving_tokens else report.links,
         )
 
-    def _links(self, rates: Mapping[str, float]) -> tuple[LinkState, ...]:
+    def _links(self) -> tuple[LinkState, ...]:
+        """The measured links, with what is moving on them and on others."""
+        rates = {link.prefill_node: link.bandwidth_bytes_per_s for link in self._report.links}
         size_bytes = self._report.kv_bytes_per_token
         return tuple(
             LinkState(

@@ -129,6 +129,34 @@ class NodeState:
         free, total = self.free_kv_blocks, self.total_kv_blocks
         raise StateError(f"node {self.node_id!r}: free_kv_blocks must be <= total_kv_blocks, got {free} > {total}")
 
+    def seen_as(
+        self, *, role: Role, accepting: bool, stale: bool, observed_at_s: float, links: tuple[LinkState, ...]
+    ) -> "NodeState":
+        """Return this report with what its receiver knows better; a stale one keeps what it is, not what it was doing."""
+        idle = stale  # spelled out like the checks: `replace` takes three times as long, and a report comes often
+        return NodeState(
+            node_id=self.node_id,
+            role=role,
+            running_decodes=0 if idle else self.running_decodes,
+            kv_tokens=0 if idle else self.kv_tokens,
+            queued_prompt_tokens=() if idle else self.queued_prompt_tokens,
+            queued_prefill_tokens=0 if idle else self.queued_prefill_tokens,
+            token_budget_tokens=self.token_budget_tokens,
+            max_running_requests=self.max_running_requests,
+            block_size_tokens=self.block_size_tokens,
+            free_kv_blocks=self.total_kv_blocks if idle else self.free_kv_blocks,
+            total_kv_blocks=self.total_kv_blocks,
+            kv_bytes_per_token=self.kv_bytes_per_token,
+            remote_kv_requests=0 if idle else self.remote_kv_requests,
+            remote_kv_tokens=0 if idle else self.remote_kv_tokens,
+            deflected_prefills=0 if idle else self.deflected_prefills,
+            deflected_tokens_left=0 if idle else self.deflected_tokens_left,
+            links=links,
+            accepting=accepting,
+            stale=stale,
+            observed_at_s=observed_at_s,
+        )
+
     def kv_blocks_for(self, tokens: int) -> int:
         """KV blocks that `tokens` tokens occupy on this node."""
         return -(-tokens // self.block_size_tokens)

@@ -2,13 +2,13 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 from vllm_kairos.core import events
-from vllm_kairos.core.inflight import InFlight, corrected, without_load
-from vllm_kairos.core.node import NodeState, Role
+from vllm_kairos.core.inflight import InFlight, corrected
+from vllm_kairos.core.node import LinkState, NodeState, Role
 from vllm_kairos.core.shapes import Route
 
 _TRANSFER_MEMORY = 0.75  # weight that earlier transfers keep when a new one is measured
@@ -26,8 +26,7 @@ class _Node:
     received_at_s: float = -inf
     state_age_s: float = 0.0
     accepting: bool = True
-    base: NodeState | None = None  # the report under what the router knows of the node; None: to be worked out
-    idle: NodeState | None = None  # `base` as it shows without a request or a measured link of ours
+    base: NodeState | None = None  # the report with what the router knows of the node; None: to be worked out
 
 
 class ClusterView:
@@ -92,14 +91,27 @@ class ClusterView:
         node = self._nodes[name]
         stale = now_s >= node.received_at_s + self._stale_after_s
         if node.base is None or node.base.stale is not stale:
-            node.base, node.idle = _base(node, stale=stale), None
-        requests, transfers = self._on_node[name], self._transfers.get(name)
-        if not requests and not transfers:
-            node.idle = node.idle or corrected(node.base, (), -inf, {})
-            return node.idle
+            node.base = node.report.seen_as(
+                role=node.role,
+                accepting=node.accepting,
+                stale=stale,
+                observed_at_s=node.received_at_s,
+                links=self._measured_links(name),
+            )
         shown_until_s = -inf if stale else node.received_at_s - node.state_age_s - self._settle_s
-        rates = {prefill: size / time_s for prefill, (size, time_s) in (transfers or {}).items()}
-        return corrected(node.base, requests.values(), shown_until_s, rates)
+        return corrected(node.base, self._on_node[name].values(), shown_until_s)
+
+    def _measured_links(self, name: str) -> tuple[LinkState, ...]:
+        """The links into decode node `name` whose rate was measured."""
+        transfers = self._transfers.get(name, {})
+        return tuple(
+            LinkState(prefill_node=prefill, bandwidth_bytes_per_s=size / time_s)
+            for prefill, (size, time_s) in sorted(transfers.items())
+        )
+
+    def _measured_anew(self, name: str) -> None:
+        self._nodes[name].base = None
+        self._dirty.add(name)
 
     def _node_added(self, event: events.NodeAdded) -> None:
         known = self._nodes.get(event.node_id)
@@ -123,7 +135,7 @@ class ClusterView:
         self._transfers.pop(event.node_id, None)
         for name, sources in self._transfers.items():
             if sources.pop(event.node_id, None):
-                self._dirty.add(name)
+                self._measured_anew(name)
         self._dirty.discard(event.node_id)
         self._snapshot = tuple(state for state in self._snapshot if state.node_id != event.node_id)
 
@@ -187,7 +199,7 @@ class ClusterView:
             size * _TRANSFER_MEMORY + event.transferred_bytes,
             time_s * _TRANSFER_MEMORY + event.transfer_s,
         )
-        self._dirty.add(event.decode_node)
+        self._measured_anew(event.decode_node)
 
     def _end(self, request_id: str) -> None:
         request = self._requests.pop(request_id, None)
@@ -209,16 +221,6 @@ class ClusterView:
                 request.prefill_node = None
             if request.decode_node == name:
                 request.decode_node = None
-
-
-def _base(node: _Node, *, stale: bool) -> NodeState:
-    return replace(
-        without_load(node.report) if stale else node.report,
-        role=node.role,
-        accepting=node.accepting,
-        stale=stale,
-        observed_at_s=node.received_at_s,
-    )
 
 
 def _legs(request: InFlight) -> set[str]:
