@@ -20,7 +20,27 @@ SECTIONS: dict[str, type] = {
     "workload": WorkloadConfig,
     "sweep": SweepConfig,
 }
-OPTIONS = options_of(SECTIONS)
+_ABOUT = {
+    "heartbeat_period_s": "time between a node's reports",
+    "heartbeat_delay_s": "time a report takes to the router",
+    "heartbeat_loss": "share of reports that never arrive",
+    "decision_latency_s": "time a decision takes",
+    "hop_s": "time from the router to an engine, and back",
+    "stale_after_s": "age at which a node's state counts as stale",
+    "settle_s": "time after which a report shows what was sent before it",
+    "prefix_aware": "the router knows what each engine has cached",
+    "alpha": "deflect a prompt later than the prefill path by up to this, less 1, times the prefill queue's wait",
+    "beta": "share of the TBT objective that a predicted step may fill",
+    "chunk_candidates_tokens": "batch sizes a deflected prompt may run in",
+    "static_chunk_tokens": "chunk of the policies that make no prediction",
+    "unplanned_chunk_tokens": "what the router takes default_chunk_tokens to be; unset: what it is",
+    "output_reserve_tokens": "KV tokens kept free for a deflected request's output",
+    "default_bandwidth_bytes_per_s": "transfer rate assumed for a pair that none was measured for",
+    "kv_bytes_per_token": "KV size the router assumes; unset: the profile's",
+    "prefill_unavailable": "with no prefill node left: fail, deflect-bounded or deflect",
+    "retry_after_s": "what a refusal that will pass tells the client to wait",
+}
+OPTIONS = options_of(SECTIONS, _ABOUT)
 _NODES = re.compile(r"(?:(\d{1,5})P)?(?:(\d{1,5})D)?(?:(\d{1,5})B)?", re.IGNORECASE)
 
 

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
@@ -45,18 +45,28 @@ class Option:
             raise ConfigError(f"{name} must be {self.kind.rule}, got {value!r}") from None
 
 
-_FLAGS = {"nodes": "--cluster", "policies": "--policy", "racks": "--rack", "generate": "--workload"}
+# Where the plain name would mislead, or the router calls the same setting something else.
+_FLAGS = {
+    "nodes": "--cluster",
+    "policies": "--policy",
+    "racks": "--rack",
+    "generate": "--workload",
+    "alpha": "--deflect-alpha",
+    "beta": "--deflect-beta",
+    "chunk_candidates_tokens": "--deflect-chunk-candidates",
+    "static_chunk_tokens": "--deflect-static-chunk",
+}
 
 
-def options_of(sections: Mapping[str, type]) -> tuple[Option, ...]:
-    """Every field of every section, in order."""
-    return tuple(option for name, section in sections.items() for option in _section_options(name, section))
+def options_of(sections: Mapping[str, type], about: Mapping[str, str] = MappingProxyType({})) -> tuple[Option, ...]:
+    """Every field of every section, in order; `about` has the help of fields that carry none."""
+    return tuple(option for name, section in sections.items() for option in _section_options(name, section, about))
 
 
-def _section_options(name: str, section: type) -> Iterator[Option]:
+def _section_options(name: str, section: type, helps: Mapping[str, str]) -> Iterator[Option]:
     hints = get_type_hints(section)
     for item in fields(section):
-        about = item.metadata.get("help") or f"{name} setting ({_shown(item.default)})"
+        about = item.metadata.get("help") or f"{helps[item.name]} ({_shown(item.default)})"
         yield Option(section=name, key=item.name, kind=_kind(hints[item.name]), help=about)
 
 
