@@ -14,7 +14,7 @@ from vllm_kairos.sim.engine_spec import EngineSpec
 from vllm_kairos.sim.network import TwoTierTopology
 from vllm_kairos.sim.record import Objectives
 from vllm_kairos.simulate.config import NodeCounts, SimulateConfig
-from vllm_kairos.simulate.sections import ClusterConfig, NetworkConfig, WorkloadConfig
+from vllm_kairos.simulate.sections import ClusterConfig, NetworkConfig, WorkloadConfig, require
 from vllm_kairos.workload import transforms
 from vllm_kairos.workload.formats.registry import format_of
 from vllm_kairos.workload.generate import generate
@@ -90,9 +90,6 @@ def _at_speed(workload: Workload, speed: float, rate_rps: float | None) -> Workl
 
 def _engine(cluster: ClusterConfig, profile: Profile, role: Role, name: str) -> EngineSpec:
     block_tokens = profile.block_size_tokens if cluster.block_size_tokens is None else cluster.block_size_tokens
-    kv_tokens = profile.kv_capacity_tokens if cluster.kv_tokens is None else cluster.kv_tokens
-    if not kv_tokens:
-        raise ConfigError(f"cluster: kv_tokens must be given: the profile of {profile.model!r} does not say, got nothing")
     budget = cluster.prefill_budget_tokens if role is Role.PREFILL else cluster.decode_budget_tokens
     budget_tokens = profile.token_budget_tokens if budget is None else budget
     most = min(_MOST_RUNNING_REQUESTS, budget_tokens) if cluster.max_num_seqs is None else cluster.max_num_seqs
@@ -100,7 +97,7 @@ def _engine(cluster: ClusterConfig, profile: Profile, role: Role, name: str) -> 
         name=name,
         role=role,
         model=profile.step_model,
-        kv_blocks=kv_tokens // max(block_tokens, 1),
+        kv_blocks=_kv_tokens(cluster, profile) // max(block_tokens, 1),
         token_budget_tokens=budget_tokens,
         max_running_requests=most,
         block_size_tokens=block_tokens,
@@ -111,6 +108,15 @@ def _engine(cluster: ClusterConfig, profile: Profile, role: Role, name: str) -> 
         step_factor=cluster.step_factor,
         step_noise=cluster.step_noise,
     )
+
+
+def _kv_tokens(cluster: ClusterConfig, profile: Profile) -> int:
+    if cluster.kv_tokens is not None:
+        require("cluster: kv_tokens", cluster.kv_tokens, cluster.kv_tokens >= 1, ">= 1")
+        return cluster.kv_tokens
+    if not profile.kv_capacity_tokens:
+        raise ConfigError(f"cluster: kv_tokens must be given: the profile of {profile.model!r} does not say, got nothing")
+    return profile.kv_capacity_tokens
 
 
 def _topology(network: NetworkConfig, names: set[str]) -> TwoTierTopology:

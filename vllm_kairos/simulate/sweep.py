@@ -78,6 +78,7 @@ def make_simulation(cell: Cell, workload: Workload, progress: Callable[[int], No
         objectives=build_objectives(cell.config),
         seed=cell.seed,
         truth=built.truth,
+        mover=built.mover,
         progress=progress,
     )
 

@@ -1,0 +1,211 @@
+"""A YAML file and flags say the same, and every fault is one line that names field, rule and value."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.simulate.runs import config_of
+from vllm_kairos.errors import ConfigError, KairosError
+from vllm_kairos.simulate.build import build_cluster, build_workload
+from vllm_kairos.simulate.config import OPTIONS, SECTIONS, NodeCounts, load_config
+from vllm_kairos.simulate.plan_settings import PLAN_OPTIONS
+from vllm_kairos.simulate.sweep import check
+
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/simulate.yaml"
+
+
+def written(tmp_path, text):
+    path = tmp_path / "simulate.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_and_flags_make_the_same_configuration(tmp_path):
+    path = written(
+        tmp_path,
+        """
+        cluster: {nodes: 2P2D, kv_tokens: 90000, prefix_caching: false}
+        network: {nic_gb_per_s: 12.5, racks: {p0: a, d1: b}}
+        router: {heartbeat_loss: 0.1, prefix_aware: true}
+        decision: {alpha: 1.5, chunk_candidates_tokens: [512, 64]}
+        objectives: {tbt_slo_ms: 50}
+        workload: {generate: LPLD, requests: 12}
+        sweep: {policies: [never, "static-length:2048"], rates: [4, 5.5], seeds: [1, 2]}
+        """,
+    )
+    flags = "--cluster 2P2D --kv-tokens 90000 --no-prefix-caching --nic-gb-per-s 12.5 --rack p0=a --rack d1=b"
+    flags += " --heartbeat-loss 0.1 --prefix-aware --deflect-alpha 1.5 --deflect-chunk-candidates 512,64 --tbt-slo-ms 50"
+    flags += " --workload LPLD --requests 12 --policy never --policy static-length:2048 --rates 4,5.5 --seeds 1,2"
+    assert load_config(path, {}) == config_of(*flags.split())
+
+
+def test_flags_override_the_file(tmp_path):
+    path = written(tmp_path, "cluster: {nodes: 1P1D, kv_tokens: 5000}\nsweep: {rates: [1]}")
+    config = load_config(path, {"cluster": {"nodes": "3D"}, "sweep": {"seeds": (4,)}})
+    assert (config.cluster.nodes, config.cluster.kv_tokens) == ("3D", 5000)
+    assert (config.sweep.rates, config.sweep.seeds) == ((1.0,), (4,))
+
+
+def test_the_documented_example_has_every_setting_and_is_valid():
+    config = load_config(EXAMPLE, {})
+    assert len(check(config).requests) == config.workload.requests
+    text = re.sub(r"^  # (?=\w+:)", "  ", EXAMPLE.read_text(), flags=re.MULTILINE)
+    for section, kind in SECTIONS.items():
+        named = yaml.safe_load(text)[section]
+        assert list(named) == [item.name for item in fields(kind)]
+
+
+def test_every_option_has_a_flag_of_its_own_and_a_help_text():
+    assert len({option.flag for option in PLAN_OPTIONS}) == len(PLAN_OPTIONS)
+    assert all(option.help for option in OPTIONS)
+
+
+@given(*[st.integers(0, 99)] * 3)
+def test_node_counts_are_read_as_they_are_shown(prefill, decode, both):
+    counts = NodeCounts(prefill, decode, both)
+    if decode + both:
+        assert NodeCounts.parse(str(counts)) == counts
+    else:
+        with pytest.raises(ConfigError, match="nodes must"):
+            NodeCounts.parse(str(counts) or "0P")
+
+
+FILE_FAULTS = {
+    "cluster: {nodez: 1P1D}": "cluster: nodez: no such setting; known are nodes, profile",
+    "clusters: {}": "clusters: no such setting; known are cluster, network",
+    "cluster: 2P2D": "cluster must be a mapping of settings, got '2P2D'",
+    "- cluster": "must be a mapping of settings, got",
+    "cluster: {kv_tokens: many}": "cluster.kv_tokens must be a whole number, got 'many'",
+    "cluster: {kv_tokens: 1.5}": "cluster.kv_tokens must be a whole number, got 1.5",
+    "cluster: {prefix_caching: 1}": "cluster.prefix_caching must be true or false, got 1",
+    "cluster: {nodes: 2}": "cluster.nodes must be a text, got 2",
+    "network: {racks: [p0]}": "network.racks must be pairs as in NODE=RACK, got ['p0']",
+    "sweep: {rates: [a]}": "sweep.rates must be a list of numbers, got ['a']",
+    "sweep: {policies: [1]}": "sweep.policies must be a list of texts, got [1]",
+    "sweep: {rates: [4, 4]}": "sweep: rates must be all different, got 4.0 twice",
+    "sweep: {policies: []}": "sweep: policies must be one or more, got none",
+    "router: {heartbeat_loss: 2}": "router: heartbeat_loss must be in [0, 1), got 2.0",
+    "decision: {alpha: 0.5}": "decision: alpha must be a finite number >= 1, got 0.5",
+    "decision: {prefill_unavailable: no}": "decision.prefill_unavailable must be a text, got False",
+    "objectives: {ttft_slo_ms: 0}": "objectives: ttft_slo_ms must be a finite number > 0, got 0.0",
+    "workload: {requests: 0}": "workload: requests must be >= 1, got 0",
+    "workload: {speed: .nan}": "workload: speed must be a finite number > 0, got nan",
+    "workload: {trace: a, generate: LPLD}": "workload: trace must be left out when a workload is generated, got 'a'",
+    "a: [": "must be YAML",
+}
+
+
+@pytest.mark.parametrize("text", FILE_FAULTS)
+def test_a_faulty_file_is_refused_in_one_line(tmp_path, text):
+    with pytest.raises(ConfigError) as caught:
+        load_config(written(tmp_path, text), {})
+    assert FILE_FAULTS[text] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read: No such file"):
+        load_config(tmp_path / "none.yaml", {})
+
+
+def test_sizes_follow_from_the_profile_unless_given():
+    plain = build_cluster(config_of("--cluster", "1P1D1B"))
+    assert [engine.name for engine in plain.engines] == ["p0", "d0", "b0"]
+    assert {(engine.token_budget_tokens, engine.block_size_tokens) for engine in plain.engines} == {(2048, 16)}
+    assert plain.settings.kv_bytes_per_token == plain.engines[0].kv_bytes_per_token > 0
+    set_by_hand = build_cluster(
+        config_of("--prefill-budget-tokens", "8192", "--kv-tokens", "3200", "--default-chunk-tokens", "0")
+    )
+    assert [engine.token_budget_tokens for engine in set_by_hand.engines] == [8192, 2048]
+    assert [engine.kv_blocks for engine in set_by_hand.engines] == [200, 200]
+    assert set_by_hand.engines[1].default_chunk_tokens is None
+
+
+def test_each_role_may_have_a_profile_of_its_own():
+    cluster = build_cluster(config_of("--prefill-profile", "h100-llama3.1-8b"))
+    assert cluster.prefill_model != cluster.decode_model
+    assert cluster.engines[0].model == cluster.prefill_model
+
+
+TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.0,374,44
+2023-11-16 18:15:50.0,396,109
+2023-11-16 18:15:54.0,879,55
+2023-11-16 18:15:58.0,90,5
+"""
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "azure.csv"
+    path.write_text(TRACE)
+    return str(path)
+
+
+def arrivals(*flags, rate=None):
+    return [request.arrival_s for request in build_workload(config_of(*flags).workload, rate, seed=0).requests]
+
+
+def test_a_trace_is_sliced_limited_and_sped_up(trace):
+    assert arrivals("--trace", trace) == [0, 4, 8, 12]
+    assert arrivals("--trace", trace, "--speed", "2", "--limit", "3") == [0, 2, 4]
+    assert arrivals("--trace", trace, "--slice-start-s", "4", "--slice-duration-s", "5") == [0, 4]
+    assert arrivals("--trace", trace, "--gap-cap-s", "1") == [0, 1, 2, 3]
+    assert arrivals("--trace", trace, rate=1.0) == [0, 1, 2, 3]
+    clipped = build_workload(config_of("--trace", trace, "--max-prompt-tokens", "100").workload, None, seed=0)
+    assert max(request.prompt_tokens for request in clipped.requests) == 100
+    assert arrivals("--trace", trace, "--max-prompt-tokens", "100", "--drop-longer") == [0]
+
+
+def test_rates_replay_the_same_requests():
+    slow, fast = (build_workload(config_of("--workload", "LPLD", "--requests", "9").workload, rate, 3) for rate in (1.0, 2.0))
+    assert [one.prompt_tokens for one in slow.requests] == [one.prompt_tokens for one in fast.requests]
+    assert slow.duration_s == pytest.approx(2 * fast.duration_s)
+
+
+INPUT_FAULTS = {
+    "--cluster 2P": "nodes must have >= 1 that decode",
+    "--cluster x": "nodes must be counts by role",
+    "--rates 0": "sweep: rates must be finite numbers > 0, got 0.0",
+    "--rates -1": "sweep: rates must be finite numbers > 0, got -1.0",
+    "--rates fast": "--rates must be a list of numbers, got 'fast'",
+    "--policy nope": "policy must be one of never",
+    "--policy static-length:x": "policy 'static-length' must carry a whole number",
+    "--profile nope": "profile must be one of a100-",
+    "--profile ./nope.json": "nope.json: cannot be read",
+    "--trace ./nope.csv": "nope.csv: cannot be read",
+    "--format nope": "format must be auto or one of",
+    "--slice-start-s 100": "must have at least one request",
+    "--kv-tokens 0": "kv_tokens must be >= 1, got 0",
+    "--block-size-tokens 0": "block_size_tokens must be >= 1, got 0",
+    "--max-num-seqs 9000": "token_budget_tokens must be >= max_running_requests (9000), got 2048",
+    "--step-factor 0": "step_factor must be a finite number > 0, got 0.0",
+    "--nic-gb-per-s 0": "network: nic_bytes_per_s must be > 0, got 0.0",
+    "--rack x9=a": "network: racks must name nodes of the cluster (d0, p0), got 'x9'",
+    "--rack x9": "--rack must be pairs as in NODE=RACK, got ['x9']",
+    "--profile cpu-smollm2-135m --kv-tokens nope": "--kv-tokens must be a whole number, got 'nope'",
+}
+
+
+@pytest.mark.parametrize("flags", INPUT_FAULTS)
+def test_a_faulty_input_is_found_before_anything_runs(flags, trace):
+    given_trace = () if "--trace" in flags else ("--trace", trace)
+    with pytest.raises(KairosError) as caught:
+        check(config_of(*given_trace, *flags.split()))
+    assert INPUT_FAULTS[flags] in str(caught.value)
+
+
+def test_no_workload_is_an_error():
+    with pytest.raises(ConfigError, match="workload must be given"):
+        check(config_of())
+
+
+def test_a_trace_without_rows_is_an_error(tmp_path):
+    (tmp_path / "empty.csv").write_text(TRACE.splitlines()[0] + "\n")
+    with pytest.raises(KairosError):
+        check(config_of("--trace", str(tmp_path / "empty.csv")))

@@ -1,0 +1,47 @@
+"""Experiments: every one listed can be set up, and one runs end to end."""
+
+import json
+
+import pytest
+
+from tests.simulate.test_command import simulate
+from vllm_kairos.sim.policies import build_policy
+from vllm_kairos.simulate.build import build_cluster
+from vllm_kairos.simulate.experiment_run import configs_of
+from vllm_kairos.simulate.experiments.experiment import Row
+from vllm_kairos.simulate.experiments.registry import EXPERIMENTS
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_names_clusters_and_policies_that_exist(name):
+    for config in configs_of(EXPERIMENTS[name], {}).values():
+        cluster = build_cluster(config)
+        assert [build_policy(policy, cluster) for policy in config.sweep.policies]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_copes_with_a_grid_that_lacks_its_points(name):
+    experiment = EXPERIMENTS[name]
+    assert all(isinstance(row, Row) for row in experiment.rows({label: [] for label in experiment.sweeps()}))
+
+
+def test_settings_given_take_the_place_of_its_own():
+    configs = configs_of(EXPERIMENTS["rising-load"], {"sweep": {"seeds": (7,)}, "workload": {"requests": 5}})
+    assert [(config.sweep.seeds, config.workload.requests) for config in configs.values()] == [((7,), 5)]
+    assert configs["bursty"].workload.generate == "Bursty"
+
+
+def test_it_runs_and_compares(tmp_path, capsys):
+    flags = ("--experiment", "rising-load", "--requests", "30", "--seeds", "0", "--rates", "3", "--workers", "1", "--no-plots")
+    assert simulate(tmp_path, *flags) == 0
+    document = json.loads((tmp_path / "experiment.json").read_text())
+    assert [row["quantity"] for row in document["rows"]] == ["P95 TTFT reduction at 3 requests/s"]
+    assert (tmp_path / "bursty/results.json").exists()
+    assert "P95 TTFT reduction at 3 requests/s, %" in capsys.readouterr().out
+    assert "Beside the paper" in (tmp_path / "report.html").read_text()
+
+
+def test_a_difference_needs_both_numbers():
+    assert Row(quantity="q", expected=4.0, ours=5.0).difference == 0.25
+    assert Row(quantity="q", expected=None, ours=5.0).difference is None
+    assert Row(quantity="q", expected=4.0, ours=None).difference is None
