@@ -123,7 +123,7 @@ def test_an_unknown_name_lists_the_known_ones():
 
 
 def test_a_name_or_a_path_will_do(tmp_path):
-    assert resolve_profile(CPU) == shipped_profile_path(CPU)
+    assert [resolve_profile(name) for name in shipped_names()] == [shipped_profile_path(name) for name in shipped_names()]
     assert load_profile(resolve_profile(str(shipped_profile_path(CPU)))) == PROFILES[CPU]
     assert resolve_profile("absent/profile.json").name == "profile.json"
     with pytest.raises(ProfileError, match="must be one of"):

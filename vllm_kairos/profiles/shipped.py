@@ -31,6 +31,7 @@ def resolve_profile(name_or_path: str | Path) -> Path:
     Raises ProfileError, naming the known names, for a bare word that is neither.
     """
     path = Path(name_or_path)
-    if path.exists() or len(path.parts) != 1 or path.suffix:
+    is_known = str(name_or_path) in shipped_names()  # some names have a dot, which looks like a suffix
+    if path.exists() or (not is_known and (len(path.parts) != 1 or path.suffix)):
         return path  # the loader says what is wrong with it
     return shipped_profile_path(str(name_or_path))
