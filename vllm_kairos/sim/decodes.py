@@ -46,7 +46,7 @@ class DecodeGroup:
         del self._members[job]
         self._phases[job.context_offset % self._block_size_tokens] -= 1
         job.computed_tokens = self.context_tokens(job)
-        job.produced_tokens = job.output_tokens - (job.finish_step - self._step)
+        job.produced_tokens = self.produced_tokens(job)
         job.held_blocks = max(job.held_blocks, -(-job.computed_tokens // self._block_size_tokens))
         self.kv_tokens -= job.computed_tokens
         job.finish_step = -1
@@ -54,6 +54,10 @@ class DecodeGroup:
     def context_tokens(self, job: Job) -> int:
         """KV tokens that the member `job` holds."""
         return job.context_offset + self._step
+
+    def produced_tokens(self, job: Job) -> int:
+        """Tokens that the member `job` has had, those on other engines included."""
+        return job.output_tokens - (job.finish_step - self._step)
 
     def advance(self, steps: int) -> list[Job]:
         """Run `steps` steps and take out those that are then finished, in the order they joined."""

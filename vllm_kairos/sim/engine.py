@@ -3,6 +3,7 @@
 import random
 from bisect import insort
 from collections import deque
+from collections.abc import Callable, Iterator
 from math import exp
 from typing import Protocol
 
@@ -62,7 +63,8 @@ class Engine:
         self._epoch = 0  # a step's end that was scheduled under an earlier one is void
         self._closed = False  # something was preempted for the step, so that nobody was admitted into it
         self._chunks: list[Chunk] = []
-        self._joiners: list[Job] = []
+        self._joiners: list[Job] = []  # those whose KV was pulled, in their first step here
+        self._leaving: dict[Job, Callable[[bool], None]] = {}
         self._reserved_blocks = 0  # taken for the decodes' next token before prefills could have them
 
     @property
@@ -82,10 +84,10 @@ class Engine:
         self._wake()
 
     def kv_arrived(self, job: Job) -> None:
-        """All of `job`'s KV but its last prompt token's is here."""
+        """All of `job`'s KV but its last token's is here."""
         del self.loading[job]
         job.kv_arrived_s = self._kernel.now_s
-        job.computed_tokens = job.request.prompt_tokens - 1
+        job.computed_tokens = job.tokens - 1
         self.pool.publish(job)
         insort(self.arrived, job, key=lambda job: job.load_order)
         self._wake()
@@ -95,6 +97,21 @@ class Engine:
         self.pool.release(job)
         if self.waiting:
             self._wake()
+
+    def export(self, job: Job, left: Callable[[bool], None]) -> None:
+        """Take the decode `job` out of the batch when the step under way ends; its blocks are held until `release`.
+
+        `left` is told then whether it left: not if it is finished or was preempted meanwhile.
+        """
+        self._leaving[job] = left
+        self._wake()
+
+    def decoding(self) -> Iterator[tuple[Job, int]]:
+        """Yield every running decode with the tokens that have left the engine for it."""
+        leap = self.leap
+        done = leap.steps_by(self._kernel.now_s) if leap is not None and leap.steps > 1 else 0
+        for job in self.decodes:
+            yield job, self.decodes.produced_tokens(job) + done
 
     def state(self) -> NodeState:
         """Read the engine as its node-state publisher would."""
@@ -122,7 +139,19 @@ class Engine:
         if self.leap is not None:
             leap, self.leap = self.leap, None
             self._finish_step(leap)
+        if self._leaving:
+            self._let_leave()
         self._begin()
+
+    def _let_leave(self) -> None:
+        leaving, self._leaving = self._leaving, {}
+        for job, left in leaving.items():
+            runs = job in self.decodes
+            if runs:
+                del self._running[job]
+                self.decodes.leave(job)
+                job.last_token_s = self._kernel.now_s
+            left(runs)
 
     @property
     def free_blocks(self) -> int:
@@ -172,8 +201,7 @@ class Engine:
             self.pool.trim(job)
             self.decodes.join(job)
             self._reserve()
-            if job.produced_tokens == 0:
-                self._joiners.append(job)
+            self._joiners.append(job)
 
     def preempt_latest(self, spare: Job | None = None) -> bool:
         """Put the latest admitted job back to the head of the queue; False when that would be `spare`."""
@@ -183,7 +211,8 @@ class Engine:
         del self._running[job]
         if job in self.decodes:
             self.decodes.leave(job)
-            job.last_token_s = self._kernel.now_s
+            if job not in self._joiners:  # those have had no token here
+                job.last_token_s = self._kernel.now_s
             if self._reserved_blocks:
                 self._reserve()
         else:
@@ -250,8 +279,7 @@ class Engine:
         joiners, self._joiners = self._joiners, []
         finished = self.decodes.advance(leap.steps)
         for job in joiners:
-            job.first_token_s = self._kernel.now_s
-            self._listener.first_token(self, job)
+            self._token_after_load(job)
         for job in finished:
             self._finish(job)
         chunks, self._chunks = self._chunks, []
@@ -264,7 +292,7 @@ class Engine:
         log.steps += leap.steps
         log.decode_tokens += count * leap.steps
         log.prefill_tokens += sum(tokens for _, tokens in self._chunks)
-        gaps = count - len(self._joiners)  # a first token ends no gap
+        gaps = count - len(self._joiners)  # a first token ends no gap, one after a migration another than this step's
         if gaps:
             log.add_gaps(Gaps(self._cause(), gaps, leap.first_s, leap.slope_s, leap.steps))
 
@@ -289,6 +317,14 @@ class Engine:
             self._listener.prefilled(self, job)
             return
         self._token_after_prefill(job, now_s)
+
+    def _token_after_load(self, job: Job) -> None:
+        now_s = self._kernel.now_s
+        if job.first_token_s == job.first_token_s:
+            self.log.add_gaps(Gaps(Cause.MIGRATED, 1, now_s - job.last_token_s, 0.0, 1))
+        else:
+            job.first_token_s = now_s
+            self._listener.first_token(self, job)
 
     def _token_after_prefill(self, job: Job, now_s: float) -> None:
         if job.produced_tokens == 1:

@@ -46,7 +46,7 @@ def _queues(engine: "Engine") -> tuple[tuple[int, ...], int, list[int], int, int
     queued = (running_left, *lefts) if running_left else tuple(lefts)
     remote = [*engine.loading, *engine.arrived, *(job for job in engine.waiting if job.pulls_kv)]
     deflected = [left for job in (*engine.prefills, *waiting) if job.deflected and (left := _left(job))]
-    return queued, running_left + sum(lefts), deflected, len(remote), sum(job.request.prompt_tokens for job in remote)
+    return queued, running_left + sum(lefts), deflected, len(remote), sum(job.tokens for job in remote)
 
 
 def _left(job: Job) -> int:

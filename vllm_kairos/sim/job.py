@@ -13,7 +13,7 @@ class Job:
 
     request: TraceRequest
     prefill_only: bool = False  # a prefill leg: it ends with its first token and holds its KV until that is pulled
-    pulls_kv: bool = False  # a decode leg whose prompt was computed elsewhere
+    pulls_kv: bool = False  # a decode leg whose KV was computed elsewhere
     schedule: ScheduleState | None = None  # bounds its prefill; planned: by order of the router
     computed_tokens: int = 0
     produced_tokens: int = 0
@@ -33,7 +33,7 @@ class Job:
     load_started_s: float = nan
     kv_arrived_s: float = nan
     first_token_s: float = nan
-    last_token_s: float = nan  # kept over a preemption only
+    last_token_s: float = nan  # kept over a preemption or a migration only
     finished_s: float = nan
 
     def bound_unplanned(self, chunk_tokens: int) -> None:
@@ -53,6 +53,16 @@ class Job:
     def tokens(self) -> int:
         """Prompt and produced tokens: what has to be computed before the next one can be sampled."""
         return self.request.prompt_tokens + self.produced_tokens
+
+    def moved(self) -> "Job":
+        """Return the leg that goes on from this one's last token on another engine, once it has pulled the KV."""
+        return Job(
+            request=self.request,
+            pulls_kv=True,
+            produced_tokens=self.produced_tokens,
+            first_token_s=self.first_token_s,
+            last_token_s=self.last_token_s,
+        )
 
     @property
     def tokens_left(self) -> int:

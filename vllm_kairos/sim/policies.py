@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.core.policies.registry import POLICIES_NEEDING_TRUTH, make_policy
 from vllm_kairos.core.policy import Policy
+from vllm_kairos.errors import ConfigError
 from vllm_kairos.sim.aggregated import Aggregated
 from vllm_kairos.sim.cluster_spec import ClusterSpec
+from vllm_kairos.sim.moves import DecodeMover
+from vllm_kairos.sim.taichi.flow import FlowingDecodes
+from vllm_kairos.sim.taichi.policy import Taichi
+from vllm_kairos.sim.taichi.settings import parse_taichi
+from vllm_kairos.sim.taichi.ttft import TtftEstimates
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,16 +21,28 @@ class BuiltPolicy:
 
     policy: Policy
     truth: bool = False  # it decides on the engines as they are
+    mover: DecodeMover | None = None  # moves running decodes between engines
 
 
 def build_policy(spec: str, cluster: ClusterSpec) -> BuiltPolicy:
     """Build the policy that `spec` names for `cluster`. Raises ConfigError for an unknown one."""
     if spec == "aggregated":
         return BuiltPolicy(Aggregated())
+    if spec.partition(":")[0] == "taichi":
+        return _taichi(spec, cluster)
     truth = spec in POLICIES_NEEDING_TRUTH
     models = _true_models(cluster) if truth else (cluster.prefill_model, cluster.decode_model)
     policy = make_policy(spec, prefill_model=models[0], decode_model=models[1], settings=cluster.settings)
     return BuiltPolicy(policy, truth)
+
+
+def _taichi(spec: str, cluster: ClusterSpec) -> BuiltPolicy:
+    settings = parse_taichi(spec)
+    if cluster.prefill_model is None or cluster.decode_model is None:
+        raise ConfigError(f"policy {spec!r} needs a latency profile, got none")
+    chunk_tokens = settings.decode_heavy_chunk_tokens
+    estimates = TtftEstimates(cluster.prefill_model, cluster.decode_model, cluster.settings, chunk_tokens)
+    return BuiltPolicy(Taichi(estimates, cluster.settings, spec), mover=FlowingDecodes(settings))
 
 
 def _true_models(cluster: ClusterSpec) -> tuple[StepLatencyModel | None, StepLatencyModel | None]:

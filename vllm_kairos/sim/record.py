@@ -43,6 +43,7 @@ class RequestRecord:
     breakdown: Breakdown = Breakdown()
     hit_tokens: int = 0
     preemptions: int = 0
+    migrations: int = 0
 
     @property
     def deflected(self) -> bool:

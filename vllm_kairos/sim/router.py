@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from vllm_kairos.core.decision import Assign, Decision
@@ -16,6 +16,8 @@ from vllm_kairos.sim.cluster_spec import RouterSpec
 from vllm_kairos.sim.engine import Engine
 from vllm_kairos.sim.job import Job
 from vllm_kairos.sim.kernel import REPORT, Kernel
+from vllm_kairos.sim.migrations import Migrations
+from vllm_kairos.sim.moves import DecodeMover
 from vllm_kairos.sim.network import Network
 from vllm_kairos.sim.record import Objectives, RequestRecord, breakdown
 from vllm_kairos.workload.request import TraceRequest
@@ -32,13 +34,20 @@ class _Open:
     decision: Assign
     prefill: Job | None = None
     decode: Job | None = None
+    left: list[Job] = field(default_factory=list)  # decode legs that went on elsewhere
+    source: tuple[Engine, Job] | None = None  # who has the KV that the decode leg pulls
     ttft_s: float = float("inf")
+
+    @property
+    def first_decode(self) -> Job | None:
+        return self.left[0] if self.left else self.decode
 
 
 class SimRouter:
     """Runs a policy on a ClusterView that is fed as the real one is: by reports that are late and may be lost.
 
-    With `truth` every decision sees the engines as they are, which no router can.
+    With `truth` every decision sees the engines as they are, which no router can. A `mover` may have
+    running decodes go on elsewhere.
     """
 
     def __init__(
@@ -51,6 +60,7 @@ class SimRouter:
         rng: random.Random,
         *,
         truth: bool = False,
+        mover: DecodeMover | None = None,
     ) -> None:
         self._spec, self._kernel, self._policy, self._objectives = spec, kernel, policy, objectives
         self._ended, self._rng, self._truth = ended, rng, truth
@@ -61,6 +71,9 @@ class SimRouter:
         self._open: dict[str, _Open] = {}
         self._samples: dict[str, list[TransferObserved]] = {}
         self._reporting = True
+        self._migrations = (
+            None if mover is None else Migrations(mover, objectives, partial(kernel.after, spec.hop_s), self._moved)
+        )
 
     @property
     def open_requests(self) -> int:
@@ -75,6 +88,8 @@ class SimRouter:
             if not self._truth:
                 offset_s = self._spec.heartbeat_period_s * at / len(engines)
                 self._kernel.at(offset_s, partial(self._heartbeat, engine), REPORT)
+        if self._migrations is not None:
+            self._kernel.after(self._spec.heartbeat_period_s, partial(self._move_decodes, self._migrations), REPORT)
 
     def stop_reports(self) -> None:
         """No request will come any more: let the kernel's queue run dry."""
@@ -88,15 +103,15 @@ class SimRouter:
     # What happens on the engines.
 
     def kv_wanted(self, engine: Engine, job: Job) -> None:
-        """Pull the prompt's KV from the engine that computed it."""
+        """Pull the request's KV from the engine that computed it."""
         one = self._open[job.request.request_id]
-        assert one.prefill is not None
+        assert one.source is not None
         assert self._network is not None
-        source = self._engines[one.decision.prefill_node or ""]
-        tokens = max(0, job.request.prompt_tokens - 1 - job.hit_tokens)
+        source = one.source[0]
+        tokens = max(0, job.tokens - 1 - job.hit_tokens)
         size_bytes = tokens * engine.spec.kv_bytes_per_token
         job.load_started_s = self._kernel.now_s
-        self._network.start(source.name, engine.name, size_bytes, partial(self._pulled, one, source, engine, size_bytes))
+        self._network.start(source.name, engine.name, size_bytes, partial(self._pulled, one, engine, size_bytes))
 
     def prefilled(self, engine: Engine, job: Job) -> None:
         """The prefill leg answers; then the decode leg starts."""
@@ -183,31 +198,51 @@ class SimRouter:
     def _start_decode_leg(self, name: str) -> None:
         one = self._open[name]
         self._view.apply(PrefillDone(name, self._kernel.now_s))
+        assert one.prefill is not None
+        one.source = self._engines[one.decision.prefill_node or ""], one.prefill
         one.decode = Job(request=one.request, pulls_kv=True)
         self._send(one.decode, one.decision.decode_node)
 
-    def _pulled(self, one: _Open, source: Engine, target: Engine, size_bytes: int) -> None:
-        assert one.prefill is not None
+    def _move_decodes(self, migrations: Migrations) -> None:
+        if self._reporting:
+            now_s = self._kernel.now_s
+            migrations.tick(self._engines, self._view.nodes(now_s), now_s)
+            self._kernel.after(self._spec.heartbeat_period_s, partial(self._move_decodes, migrations), REPORT)
+
+    def _moved(self, engine: Engine, job: Job, target: str) -> None:
+        """Once told that `job` has left `engine`, send the leg that goes on with it to `target`."""
+        one = self._open[job.request.request_id]
+        one.source = engine, job
+        one.left.append(job)
+        one.decode = job.moved()
+        self._kernel.after(self._spec.hop_s, partial(self._send, one.decode, target))
+
+    def _pulled(self, one: _Open, target: Engine, size_bytes: int) -> None:
+        assert one.source is not None
         assert one.decode is not None
+        (source, leg), one.source = one.source, None
         took_s = self._kernel.now_s - one.decode.load_started_s
         self._samples[target.name].append(TransferObserved(source.name, target.name, size_bytes, took_s))
-        source.release(one.prefill)
+        source.release(leg)
         target.kv_arrived(one.decode)
+        if self._migrations is not None:
+            self._migrations.arrived(one.request.request_id)
 
     def _end(self, name: str) -> None:
         one = self._open.pop(name)
         self._view.apply(Ended(name, self._kernel.now_s))
-        assert one.decode is not None
-        legs = [leg for leg in (one.prefill, one.decode) if leg is not None]
+        assert one.first_decode is not None
+        legs = [leg for leg in (one.prefill, *one.left, one.decode) if leg is not None]
         record = RequestRecord(
             request=one.request,
             arrival_s=one.arrival_s,
             decision=one.decision,
             ttft_s=one.ttft_s,
             finished_s=self._kernel.now_s,
-            breakdown=breakdown(one.ttft_s, one.prefill, one.decode),
+            breakdown=breakdown(one.ttft_s, one.prefill, one.first_decode),
             hit_tokens=legs[0].hit_tokens,
             preemptions=sum(leg.preemptions for leg in legs),
+            migrations=len(one.left),
         )
         self._ended(record)
 

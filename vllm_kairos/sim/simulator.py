@@ -11,6 +11,7 @@ from vllm_kairos.core.policy import Policy
 from vllm_kairos.sim.cluster_spec import ClusterSpec
 from vllm_kairos.sim.engine import Engine
 from vllm_kairos.sim.kernel import Kernel
+from vllm_kairos.sim.moves import DecodeMover
 from vllm_kairos.sim.network import Network
 from vllm_kairos.sim.record import DEFAULT_OBJECTIVES, Objectives, RequestRecord
 from vllm_kairos.sim.router import SimRouter
@@ -59,12 +60,20 @@ class Simulation:
         objectives: Objectives = DEFAULT_OBJECTIVES,
         seed: int = 0,
         truth: bool = False,
+        mover: DecodeMover | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self.kernel = Kernel()
         self.network = Network(cluster.topology, self.kernel)
         self.router = SimRouter(
-            cluster.router, self.kernel, policy, objectives, self._ended, random.Random(f"{seed}:router"), truth=truth
+            cluster.router,
+            self.kernel,
+            policy,
+            objectives,
+            self._ended,
+            random.Random(f"{seed}:router"),
+            truth=truth,
+            mover=mover,
         )
         self.engines = {
             spec.name: Engine(spec, self.kernel, self.router, random.Random(f"{seed}:{spec.name}")) for spec in cluster.engines

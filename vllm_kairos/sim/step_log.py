@@ -13,6 +13,7 @@ class Cause(IntEnum):
     DEFLECTED = 1  # a deflected prefill
     UNPLANNED = 2  # prefill that the router did not plan
     PREEMPTED = 3  # the gap spans a preemption
+    MIGRATED = 4  # the gap spans a migration from another engine
 
 
 class Gaps(NamedTuple):
