@@ -3,16 +3,16 @@
 import csv
 import io
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from tests.simulate.runs import cell, outcome_of, result_of
 from vllm_kairos.core.decision import Reject, RejectReason
-from vllm_kairos.sim.record import Objectives, RequestRecord
+from vllm_kairos.sim.record import Breakdown, Objectives, RequestRecord
 from vllm_kairos.simulate.document import requests_csv, summary_csv, to_json
-from vllm_kairos.simulate.figures import ERROR_RANKS, figures_of, flat
+from vllm_kairos.simulate.figures import ERROR_RANKS, PARTS, figures_of, flat
 
 OBJECTIVES = Objectives()
 
@@ -50,6 +50,7 @@ def test_decisions_add_up(figures):
 
 
 def test_the_breakdown_adds_up_to_the_ttft(figures):
+    assert list(PARTS) == [item.name for item in fields(Breakdown)]
     assert sum(part.mean for part in figures.breakdown.values()) == pytest.approx(figures.ttft_s.mean)
 
 

@@ -8,8 +8,9 @@ from vllm_kairos.simulate.config import SECTIONS, SimulateConfig
 from vllm_kairos.simulate.document import environment, to_json
 from vllm_kairos.simulate.experiments.experiment import Experiment, Row
 from vllm_kairos.simulate.options import Values
-from vllm_kairos.simulate.report import Table, care_lines, profile_lines, render, sweep_tables
+from vllm_kairos.simulate.report import Table, care_lines, profile_lines, render
 from vllm_kairos.simulate.sweep import CellResult, grid, run_cells
+from vllm_kairos.simulate.sweep_tables import sweep_tables
 from vllm_kairos.simulate.table import groups_of
 from vllm_kairos.simulate.workers import Progress
 

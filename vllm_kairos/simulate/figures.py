@@ -2,19 +2,28 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from vllm_kairos.core.decision import Assign
-from vllm_kairos.sim.record import Breakdown, Objectives, RequestRecord
+from vllm_kairos.sim.record import Objectives, RequestRecord
 from vllm_kairos.sim.simulator import Outcome
 from vllm_kairos.simulate.gaps import GapFigures, gap_figures
 
 ERROR_RANKS = tuple(range(0, 101, 2))
 """Percentiles of a decision's error that are kept, for its distribution."""
+
+PARTS = {
+    "router_s": "router",
+    "prefill_queue_s": "prefill queue",
+    "prefill_exec_s": "prefill",
+    "transfer_s": "KV transfer",
+    "decode_wait_s": "decode wait",
+}
+"""What a TTFT is made of (`Breakdown`), by field, as reports call it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +188,7 @@ def _attainments(records: Sequence[RequestRecord], objectives: Objectives) -> di
 
 def _breakdown(records: Sequence[RequestRecord]) -> dict[str, Quantiles]:
     parts = [record.breakdown for record in records]
-    names = [item.name for item in fields(Breakdown)]
-    return {name: Quantiles.of([getattr(part, name) for part in parts]) for name in names}
+    return {name: Quantiles.of([getattr(part, name) for part in parts]) for name in PARTS}
 
 
 def _error(records: Iterable[RequestRecord]) -> PredictionError:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ def gap_figures(gaps: Iterable[Gaps], objective_s: float) -> GapFigures:
     weights, sums = np.zeros(_BINS), np.zeros(_BINS)
     late = np.zeros(len(Cause))
     most_s = 0.0
-    for causes, decodes, values_s in _steps(np.array(list(gaps), dtype=np.float64).reshape(-1, len(Gaps._fields))):
+    for causes, decodes, values_s in _steps(_table(gaps)):
         bins = _bins(values_s)
         weights += np.bincount(bins, decodes, _BINS)
         sums += np.bincount(bins, decodes * values_s, _BINS)
@@ -58,6 +59,11 @@ def gap_figures(gaps: Iterable[Gaps], objective_s: float) -> GapFigures:
         violations=round(float(late.sum())),
         violations_by_cause={cause.name.lower(): round(float(late[cause])) for cause in Cause},
     )
+
+
+def _table(gaps: Iterable[Gaps]) -> _Floats:
+    """A row per run of steps, columns as in Gaps."""
+    return np.fromiter(chain.from_iterable(gaps), dtype=np.float64).reshape(-1, len(Gaps._fields))
 
 
 def _steps(runs: _Floats) -> Iterator[tuple[NDArray[np.int64], _Floats, _Floats]]:

@@ -2,27 +2,16 @@
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from vllm_kairos.errors import ConfigError
-from vllm_kairos.sim.record import Breakdown
-from vllm_kairos.simulate.figures import ERROR_RANKS, Figures, PredictionError
+from vllm_kairos.simulate.figures import ERROR_RANKS, PARTS, Figures, PredictionError
 from vllm_kairos.simulate.sections import ObjectivesConfig
 from vllm_kairos.simulate.table import Group
 
 _MOST_BREAKDOWNS = 3
-_PARTS = {
-    "router_s": "router",
-    "prefill_queue_s": "prefill queue",
-    "prefill_exec_s": "prefill",
-    "transfer_s": "KV transfer",
-    "decode_wait_s": "decode wait",
-}
-assert list(_PARTS) == [item.name for item in fields(Breakdown)]
-
 _PANELS: tuple[tuple[str, Callable[[Figures], float | None], float], ...] = (
     ("P95 TTFT, ms", lambda one: one.ttft_s.p95, 1e3),
     ("P95 TBT, ms", lambda one: one.tbt_s.p95, 1e3),
@@ -77,7 +66,7 @@ def draw_breakdown(groups: Sequence[Group]) -> bytes:
     for panel, rate in zip(np.atleast_1d(axes), shown, strict=True):
         chosen = [group for group in groups if group.rate_rps == rate]
         below = np.zeros(len(chosen))
-        for name, label in _PARTS.items():
+        for name, label in PARTS.items():
             heights = np.array([_mean_ms(group, name) for group in chosen])
             panel.bar([group.policy for group in chosen], heights, bottom=below, label=label)
             below += heights

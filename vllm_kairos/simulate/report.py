@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment
 
-from vllm_kairos.simulate.table import HEADINGS, Group, table_rows
+from vllm_kairos.simulate.table import Group
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{{ title }}</title>
@@ -56,17 +56,6 @@ def render(
     return page.render(shown | {"command": command, "small": small})
 
 
-def sweep_tables(groups: Sequence[Group]) -> list[Table]:
-    """The main table and how busy every node was; both at the median over the seeds."""
-    marked = frozenset(at for at, group in enumerate(groups) if outside_share(group))
-    names = list(groups[0].figures[0].nodes)
-    busy = [(*row[:2], *(_busy(group, name) for name in names)) for group, row in zip(groups, table_rows(groups), strict=True)]
-    return [
-        Table("Figures", HEADINGS, table_rows(groups), marked),
-        Table("How busy each node was", (*HEADINGS[:2], *names), busy),
-    ]
-
-
 def outside_share(group: Group) -> float:
     """Share of the decisions that used shapes beyond those the profile was fitted on."""
     return group.middle(lambda one: one.out_of_range_share) or 0.0
@@ -92,7 +81,3 @@ def profile_lines(environment: Mapping[str, Any]) -> Iterator[str]:
         errors = ", ".join(f"{part} {error:.1%}" for part, error in profile["mape"].items())
         note = f"; {profile['note']}" if profile["note"] else ""
         yield f"{role} profile: {profile['model']} on {profile['hardware']}, held-out error {errors}{note}"
-
-
-def _busy(group: Group, name: str) -> str:
-    return f"{group.middle(lambda one: one.nodes[name].busy_share) or 0.0:.0%}"

@@ -6,8 +6,9 @@ from vllm_kairos.simulate.config import SimulateConfig
 from vllm_kairos.simulate.document import environment, results_document, summary_csv, to_json
 from vllm_kairos.simulate.load_lines import load_lines
 from vllm_kairos.simulate.plot import draw_all
-from vllm_kairos.simulate.report import care_lines, profile_lines, render, sweep_tables
+from vllm_kairos.simulate.report import care_lines, profile_lines, render
 from vllm_kairos.simulate.sweep import CellResult
+from vllm_kairos.simulate.sweep_tables import sweep_tables
 from vllm_kairos.simulate.table import groups_of
 from vllm_kairos.workload.describe import describe
 from vllm_kairos.workload.request import Workload

@@ -78,10 +78,11 @@ SHORT_HEADINGS = ("policy", "req/s", *(column.short for column in COLUMNS))
 
 def table_rows(groups: Sequence[Group]) -> list[tuple[str, ...]]:
     """One row of texts per group, below HEADINGS."""
-    return [(group.policy, _rate(group), *(_cell(group, column) for column in COLUMNS)) for group in groups]
+    return [(group.policy, rate_text(group), *(_cell(group, column) for column in COLUMNS)) for group in groups]
 
 
-def _rate(group: Group) -> str:
+def rate_text(group: Group) -> str:
+    """The rate, or that it is the workload's own."""
     return "own" if group.rate_rps is None else f"{group.rate_rps:g}"
 
 
