@@ -32,13 +32,18 @@ ONE_SECOND = LinearStepModel(
 
 @dataclass(frozen=True, kw_only=True)
 class Arrival:
-    """One request of a mix; `pull_steps`: its prompt's KV is pulled, and here that many steps after it was asked for."""
+    """One request of a mix.
+
+    `pull_steps`: its prompt's KV is pulled, and here that many steps after it was asked for. `held_steps`: it is
+    a prefill leg, whose KV is held that many steps until it was pulled.
+    """
 
     at_step: int
     prompt: int
     output: int = 1
     schedule: tuple[int, ...] | None = None
     pull_steps: int | None = None
+    held_steps: int | None = None
     ids: tuple[int, ...] | None = None  # the prompt's token ids, where prefixes matter
     hashes: tuple[int, ...] = ()  # of its whole blocks
 
@@ -91,6 +96,7 @@ class _RealRun:
         self._scheduler, self._mix = scheduler, mix
         self._due: dict[int, set[str]] = defaultdict(set)
         self._pulled: set[str] = set()
+        self._sent: dict[int, set[str]] = defaultdict(set)
 
     def arrive(self, index: int) -> None:
         for number, arrival in enumerate(self._mix):
@@ -104,8 +110,13 @@ class _RealRun:
             self._scheduler.update_from_output(output, run_model(self._scheduler, output))
             output = self._scheduler.schedule()
         self._note_pulls(index)
-        answer = run_model(self._scheduler, output, finished_recving=self._due.pop(index, set()))
+        pulled, sent = self._due.pop(index, set()), self._sent.pop(index, set())
+        answer = run_model(self._scheduler, output, finished_recving=pulled, finished_sending=sent)
         self._scheduler.update_from_output(output, answer)
+        for name in output.num_scheduled_tokens:
+            held_steps = self._mix[int(name[1:])].held_steps
+            if held_steps is not None and name in self._scheduler.requests and self._scheduler.requests[name].is_finished():
+                self._sent[index + held_steps].add(name)
         return dict(output.num_scheduled_tokens)
 
     def _note_pulls(self, index: int) -> None:
@@ -124,7 +135,7 @@ def real_steps(scheduler: Any, mix: Sequence[Arrival], most: int = 3000) -> Step
         run.arrive(index)
         if tokens := run.step(index):
             steps[index] = tokens
-        if index > last and not scheduler.has_requests():
+        if index > last and not scheduler.requests:
             return steps
     raise AssertionError(f"still unfinished: {list(scheduler.requests)}")
 
@@ -133,6 +144,8 @@ def _request(name: str, arrival: Arrival, index: int) -> Any:
     transfer = schedule_params(*arrival.schedule) if arrival.schedule else None
     if arrival.pull_steps is not None:
         transfer = remote_params(arrival.prompt)
+    if arrival.held_steps is not None:
+        transfer = {"do_remote_decode": True, "do_remote_prefill": False}
     prompt = list(arrival.ids) if arrival.ids else arrival.prompt
     return make_request(name, prompt, max_tokens=arrival.output, transfer=transfer, arrival_time=float(index))
 
@@ -168,7 +181,10 @@ class _Pulls:
         self._kernel.after(float(steps), lambda: engine.kv_arrived(job))
 
     def prefilled(self, engine: Engine, job: Job) -> None:
-        raise AssertionError("no prefill legs here")
+        steps = self._mix[int(job.request.request_id[1:])].held_steps
+        assert steps is not None
+        self.finished_requests += 1
+        self._kernel.after(float(steps), lambda: engine.release(job))
 
     def first_token(self, engine: Engine, job: Job) -> None:
         pass
@@ -204,7 +220,9 @@ def _job(name: str, arrival: Arrival) -> Job:
         block_tokens=16 if arrival.hashes else 0,
     )
     schedule = ScheduleState(arrival.schedule, planned=True) if arrival.schedule else None
-    return Job(request=request, schedule=schedule, pulls_kv=arrival.pull_steps is not None)
+    return Job(
+        request=request, schedule=schedule, pulls_kv=arrival.pull_steps is not None, prefill_only=arrival.held_steps is not None
+    )
 
 
 def first_difference(real: Steps, simulated: Steps) -> str:

@@ -1,10 +1,13 @@
 """The simulator's engine composes the steps that the real scheduler composes, token for token.
 
 Known exceptions, kept out of the mixes: with async scheduling vLLM composes a step before it has seen the
-last one's tokens; a pulled prompt of one token is computed here again, as prefill.
+last one's tokens; a pulled prompt of one token is computed here again, as prefill; a preempted request finds
+its own blocks in vLLM's prefix cache, and the simulator recomputes all but what its trace gives hashes for.
 """
 
+import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,6 +46,18 @@ def arrivals() -> st.SearchStrategy[Arrival]:
     )
 
 
+def prefill_legs() -> st.SearchStrategy[Arrival]:
+    """What a prefill node gets."""
+    return st.builds(Arrival, at_step=st.integers(0, 12), prompt=st.integers(1, 150), held_steps=st.integers(1, 5))
+
+
+def sharing(arrival: Arrival, number: int, family: int, shared_tokens: int) -> Arrival:
+    """`arrival` with a prompt whose first tokens are those of its family."""
+    ids = [1000 * family + at if at < shared_tokens else 10_000 + 200 * number + at for at in range(arrival.prompt)]
+    hashes = [zlib.crc32(repr(ids[: 16 * (block + 1)]).encode()) for block in range(arrival.prompt // 16)]
+    return replace(arrival, ids=tuple(ids), hashes=tuple(hashes))
+
+
 def nodes(*kv_blocks: int) -> st.SearchStrategy[Node]:
     return st.builds(
         Node,
@@ -74,6 +89,26 @@ def test_steps_agree_where_kv_is_plenty(scheduler_of: Schedulers, node: Node, mi
 def test_steps_agree_where_kv_is_short(scheduler_of: Schedulers, node: Node, mix: list[Arrival]) -> None:
     """Admission, loads and preemption compete for the same few blocks."""
     check(scheduler_of, node, mix)
+
+
+@given(node=nodes(13, 30), mix=st.lists(st.one_of(prefill_legs(), arrivals()), min_size=1, max_size=8))
+@many
+def test_steps_agree_while_prefill_legs_hold_their_kv(scheduler_of: Schedulers, node: Node, mix: list[Arrival]) -> None:
+    check(scheduler_of, node, mix)
+
+
+families = st.tuples(st.integers(0, 2), st.sampled_from([0, 16, 20, 48, 64, 150]))
+
+
+@given(node=nodes(1000), mix=st.lists(st.tuples(arrivals(), families), min_size=2, max_size=8))
+@many
+def test_steps_agree_with_a_prefix_cache(
+    scheduler_of: Schedulers, node: Node, mix: list[tuple[Arrival, tuple[int, int]]]
+) -> None:
+    """A prompt shares what earlier ones computed, in the very same step too."""
+    node = replace(node, prefix_caching=True)
+    scheduler_of(node).reset_prefix_cache()
+    check(scheduler_of, node, [sharing(arrival, number, *family) for number, (arrival, family) in enumerate(mix)])
 
 
 def test_a_load_that_would_take_a_running_prefills_blocks_waits(scheduler_of: Schedulers) -> None:

@@ -78,8 +78,9 @@ class Engine:
     def submit(self, job: Job) -> None:
         """Queue `job` for the next step that begins."""
         job.submitted_s = self._kernel.now_s
-        if job.schedule is None and self.spec.default_chunk_tokens is not None and not job.prefill_only:
-            job.bound_unplanned(self.spec.default_chunk_tokens)
+        chunk_tokens = self.spec.unplanned_chunk_tokens
+        if job.schedule is None and chunk_tokens is not None:
+            job.bound_unplanned(chunk_tokens)
         self.waiting.append(job)
         self._wake()
 
@@ -87,8 +88,9 @@ class Engine:
         """All of `job`'s KV but its last token's is here."""
         del self.loading[job]
         job.kv_arrived_s = self._kernel.now_s
-        job.computed_tokens = job.tokens - 1
+        job.computed_tokens = job.request.prompt_tokens
         self.pool.publish(job)
+        job.computed_tokens = job.tokens - 1  # the last one is computed again, for its logits
         insort(self.arrived, job, key=lambda job: job.load_order)
         self._wake()
 
@@ -181,8 +183,6 @@ class Engine:
             plan.preempted = True
         self._reserve()
         self._chunks, self._closed = plan.run(), plan.preempted
-        for job, tokens in self._chunks:
-            self._start_chunk(job, tokens)
 
     def _reserve(self) -> None:
         """Keep the blocks of the decodes' next token from the prefills."""
@@ -237,10 +237,12 @@ class Engine:
         self._running[job] = None
         self.prefills[job] = None
 
-    def _start_chunk(self, job: Job, tokens: int) -> None:
+    def start_chunk(self, job: Job, tokens: int) -> None:
+        """Count `tokens` more of `job` as computed: as in vLLM, the next prompt of this very step may share them."""
         if job.started_s != job.started_s:
             job.started_s = self._kernel.now_s
         job.computed_tokens += tokens
+        self.pool.publish(job)
 
     def _leap(self) -> Leap:
         """The step just composed; without prefill, with all that can follow it unchanged."""
@@ -302,7 +304,6 @@ class Engine:
         return Cause.DEFLECTED if all(job.deflected for job, _ in self._chunks) else Cause.UNPLANNED
 
     def _finish_chunk(self, job: Job) -> None:
-        self.pool.publish(job)
         if job.tokens_left:
             return
         del self.prefills[job]

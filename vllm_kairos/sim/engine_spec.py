@@ -24,7 +24,7 @@ class EngineSpec:
     max_running_requests: int = 256  # max_num_seqs
     block_size_tokens: int = 16
     kv_bytes_per_token: int = 0
-    default_chunk_tokens: int | None = 512  # bounds prefill that nobody planned on a decode node; None: vLLM's own way
+    default_chunk_tokens: int | None = 512  # bounds prefill that nobody planned, but on prefill nodes; None: vLLM's way
     max_wait_steps: int = 8
     floor_chunk_tokens: int = 16
     prefix_caching: bool = True
@@ -43,6 +43,11 @@ class EngineSpec:
         # vLLM's own rule: a step has room for every running request's token.
         rule = f">= max_running_requests ({self.max_running_requests})"
         self._require("token_budget_tokens", self.token_budget_tokens >= self.max_running_requests, rule)
+
+    @property
+    def unplanned_chunk_tokens(self) -> int | None:
+        """What bounds prefill that nobody planned; nothing does on a prefill node, as in the engine plugin."""
+        return None if self.role is Role.PREFILL else self.default_chunk_tokens
 
     @property
     def true_model(self) -> StepLatencyModel:

@@ -19,6 +19,7 @@ class Job:
     produced_tokens: int = 0
     held_blocks: int = 0
     shared_hashes: list[int] = field(default_factory=list)  # prefix blocks held together with other jobs
+    published_hashes: int = 0  # leading prefix blocks that were attached or made reusable
     hit_tokens: int = 0  # prompt tokens found in the engine's prefix cache at first admission
     preemptions: int = 0
     load_order: int = 0  # among those that pulled KV into this engine

@@ -40,6 +40,7 @@ class KvPool:
         for block_hash in job.request.block_hashes[:hits]:
             self._hold_shared(block_hash, size)
         job.shared_hashes = list(job.request.block_hashes[:hits])
+        job.published_hashes = hits
         job.held_blocks = hits * size
         job.computed_tokens = hits * job.request.block_tokens
 
@@ -80,11 +81,12 @@ class KvPool:
             return
         hashes = job.request.block_hashes
         whole = min(job.computed_tokens // job.request.block_tokens, len(hashes))
-        for block_hash in hashes[len(job.shared_hashes) : whole]:
+        for block_hash in hashes[job.published_hashes : whole]:
             if block_hash in self._holders or block_hash in self._idle:
-                return  # somebody computed the same meanwhile: this job keeps a copy of its own
+                continue  # somebody computed the same meanwhile: this job keeps a copy of its own
             self._holders[block_hash] = 1
             job.shared_hashes.append(block_hash)
+        job.published_hashes = max(job.published_hashes, whole)
 
     def release(self, job: Job) -> None:
         """Take back all that `job` holds; its prefix stays cached until the space is needed."""
@@ -97,7 +99,7 @@ class KvPool:
                 self._idle[block_hash] = size
                 self._idle_blocks += size
                 self.in_use_blocks -= size
-        job.held_blocks, job.shared_hashes = 0, []
+        job.held_blocks, job.shared_hashes, job.published_hashes = 0, [], 0
 
     def _hits(self, job: Job) -> int:
         if not self._group_blocks(job):

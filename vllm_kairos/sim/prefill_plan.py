@@ -29,14 +29,19 @@ class PrefillPlan:
     def __init__(self, engine: "Engine", listener: "EngineListener") -> None:
         self._engine, self._listener = engine, listener
         free_slots = engine.spec.max_running_requests - engine.running_requests
-        decodes, arrivals = len(engine.decodes), min(len(engine.arrived), free_slots)
-        self._step = StepPlan(budget_tokens=engine.spec.token_budget_tokens, decode_tokens=decodes + arrivals)
+        decodes, budget = len(engine.decodes), engine.spec.token_budget_tokens
+        arrivals = min(len(engine.arrived), free_slots)
+        self._step = StepPlan(budget_tokens=budget, decode_tokens=decodes + arrivals)
+        # Who is held out is settled beforehand too, when nobody knows yet what the prefix cache saves.
+        self._forecast = StepPlan(budget_tokens=budget, decode_tokens=decodes + arrivals)
         self.preempted = False
         self._chunks: list[Chunk] = []
         self._give_floor(decodes)
 
     def run(self) -> list[Chunk]:
         """Compose the step's chunks."""
+        for job in self._engine.prefills:
+            self._forecast_room(job)
         for job in list(self._engine.prefills):
             if job in self._engine.prefills:  # not preempted on behalf of an earlier one
                 self._go_on(job)
@@ -69,7 +74,7 @@ class PrefillPlan:
             if job.pulls_kv:
                 if not self._start_load(job):
                     break
-            elif not self._has_room(job):
+            elif not self._forecast_room(job):
                 held.append(job)
             elif not self._admit(job):
                 break
@@ -113,9 +118,18 @@ class PrefillPlan:
         self._engine.pool.release(job)
         job.computed_tokens = 0
 
-    def _has_room(self, job: Job) -> bool:
-        schedule = job.schedule
-        return schedule is None or job is self._step.floor_for or self._step.room(schedule.chi(job.computed_tokens)) > 0
+    def _forecast_room(self, job: Job) -> bool:
+        """Whether `job` is let into the step, after all those asked about before."""
+        schedule, forecast = job.schedule, self._forecast
+        if schedule is None:
+            forecast.grant(job, min(job.tokens_left, max(forecast.spare_tokens, 0)), None)
+            return True
+        chi = schedule.chi(job.computed_tokens)
+        room = forecast.room(chi)
+        if room <= 0 and job is not self._step.floor_for:
+            return False
+        forecast.grant(job, min(job.tokens_left, max(room, 1)), chi)
+        return True
 
     def _allowance(self, job: Job) -> int:
         """Prompt tokens that `job` may take in this step."""
@@ -130,6 +144,7 @@ class PrefillPlan:
         self._step.grant(job, tokens, None if schedule is None else schedule.chi(job.computed_tokens))
         if schedule is not None:
             schedule.record_chunk(job.computed_tokens)
+        self._engine.start_chunk(job, tokens)
         self._chunks.append(Chunk(job, tokens))
 
     def _give_floor(self, decodes: int) -> None:
