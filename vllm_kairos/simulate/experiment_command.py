@@ -5,7 +5,15 @@ import time
 from pathlib import Path
 
 from vllm_kairos.simulate.document import to_json
-from vllm_kairos.simulate.experiment_run import HEADINGS, configs_of, experiment_files, experiment_rows, run_sweeps, texts
+from vllm_kairos.simulate.experiment_run import (
+    HEADINGS,
+    configs_of,
+    experiment_files,
+    experiment_pictures,
+    experiment_rows,
+    run_sweeps,
+    texts,
+)
 from vllm_kairos.simulate.experiments.registry import find_experiment
 from vllm_kairos.simulate.options import Values
 from vllm_kairos.simulate.out_dir import make_out_dir, write_all
@@ -25,12 +33,13 @@ def run_experiment(arguments: argparse.Namespace, overrides: Values, command: st
     requests = sum(counts[label] * len(loads[label].requests) for label in counts)
     with request_bar(f"{sum(counts.values())} simulations", requests) as tell:
         results = run_sweeps(configs, workers=workers, tell=tell)
-    pictures: dict[str, bytes] = {}
+    pictures = experiment_pictures(experiment, results) if arguments.plots else {}
+    drawn = dict(pictures)
     for label, config in configs.items():
         each = sweep_files(command, config, loads[label], results[label], plots=arguments.plots)
         write_all(make_out_dir(Path(out, label)), each)
         pictures |= {f"{label}: {name}": content for name, content in each.items() if isinstance(content, bytes)}
-    files = experiment_files(command, experiment, configs, results, pictures)
+    files = {**experiment_files(command, experiment, configs, results, pictures), **drawn}
     files["timing.json"] = to_json({"wall_s": time.monotonic() - started_s, "simulations": sum(counts.values())})
     write_all(out, files)
     rows = texts(experiment_rows(experiment, results))

@@ -6,8 +6,10 @@ from dataclasses import asdict, replace
 from vllm_kairos.errors import ConfigError, KairosError
 from vllm_kairos.simulate.config import SECTIONS, SimulateConfig
 from vllm_kairos.simulate.document import environment, to_json
+from vllm_kairos.simulate.experiment_documents import brief_figures, rows_csv, rows_markdown
 from vllm_kairos.simulate.experiments.experiment import Experiment, Row
 from vllm_kairos.simulate.options import Values
+from vllm_kairos.simulate.panels import draw_panels
 from vllm_kairos.simulate.report import Table, care_lines, profile_lines, render
 from vllm_kairos.simulate.sweep import CellResult, grid, run_cells
 from vllm_kairos.simulate.sweep_tables import sweep_tables
@@ -35,6 +37,12 @@ def experiment_rows(experiment: Experiment, results: Results) -> list[Row]:
     return list(experiment.rows({label: groups_of(each) for label, each in results.items()}))
 
 
+def experiment_pictures(experiment: Experiment, results: Results) -> dict[str, bytes]:
+    """figure.png where the experiment has panels and a sweep to draw."""
+    first = next(iter(results.values()), ())
+    return {"figure.png": draw_panels(groups_of(first), experiment.panels)} if experiment.panels and first else {}
+
+
 def experiment_files(
     command: str,
     experiment: Experiment,
@@ -42,7 +50,7 @@ def experiment_files(
     results: Results,
     pictures: Mapping[str, bytes],
 ) -> dict[str, str | bytes]:
-    """experiment.json and report.html around `pictures`; a sweep's own files go to a folder of its label."""
+    """experiment.json, .csv and .md, and report.html around `pictures`; a sweep's own files go to a folder of its label."""
     rows = experiment_rows(experiment, results)
     groups = {label: groups_of(each) for label, each in results.items()}
     sweeps = [table._replace(title=f"{label}: {table.title}") for label in groups for table in sweep_tables(groups[label])]
@@ -61,9 +69,17 @@ def experiment_files(
         "command": command,
         "expected_from": experiment.expected_from,
         "rows": [asdict(row) | {"difference": row.difference} for row in rows],
-        "sweeps": list(configs),
+        "sweeps": {label: configs[label].as_json() for label in configs},
+        "environments": environments,
+        "figures": brief_figures(groups),
     }
-    return {"experiment.json": to_json(document), "report.html": page}
+    plain = [(row.quantity, row.unit, row.expected, row.ours, row.difference, row.remark) for row in rows]
+    return {
+        "experiment.json": to_json(document),
+        "experiment.csv": rows_csv(("quantity", "unit", *HEADINGS[1:]), plain),
+        "experiment.md": rows_markdown(f"{experiment.name}, beside {experiment.expected_from}", HEADINGS, texts(rows)),
+        "report.html": page,
+    }
 
 
 def texts(rows: Iterable[Row]) -> list[tuple[str, ...]]:

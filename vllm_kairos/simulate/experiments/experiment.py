@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vllm_kairos.simulate.config import SimulateConfig
+from vllm_kairos.simulate.figures import Figures
 from vllm_kairos.simulate.table import Group
 
 
@@ -23,19 +24,34 @@ class Row:
         return self.ours / self.expected - 1 if self.ours is not None and self.expected else None
 
 
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One plot of figure.png: `read` times `factor` against the rate, a line per policy."""
+
+    title: str
+    read: Callable[[Figures], float | None]
+    factor: float = 1.0
+    limit: float | None = None  # an objective, drawn across
+    marks: Sequence[tuple[float, float]] = ()  # what the paper prints, by rate
+
+
 Groups = Mapping[str, Sequence[Group]]
 """By the sweep's label: its figures by policy and rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """`sweeps` gives configurations by label; flags set by the user override all of them. `rows` must cope with any grid."""
+    """`sweeps` gives configurations by label; flags set by the user override all of them. `rows` must cope with any grid.
+
+    `panels` are drawn from the first sweep.
+    """
 
     name: str
     summary: str
     sweeps: Callable[[], Mapping[str, SimulateConfig]]
     rows: Callable[[Groups], Sequence[Row]]
     expected_from: str = "the paper"
+    panels: Sequence[Panel] = ()
 
 
 def group_at(groups: Sequence[Group], policy: str, rate_rps: float | None = None) -> Group | None:
@@ -47,3 +63,8 @@ def group_at(groups: Sequence[Group], policy: str, rate_rps: float | None = None
 def rates_of(groups: Sequence[Group]) -> list[float]:
     """The rates of the grid, ascending."""
     return sorted({group.rate_rps for group in groups if group.rate_rps is not None})
+
+
+def policies_of(groups: Sequence[Group]) -> list[str]:
+    """The policies of the grid, in its order."""
+    return list(dict.fromkeys(group.policy for group in groups))

@@ -1,10 +1,18 @@
 """Every experiment by name."""
 
 from vllm_kairos.errors import ConfigError
-from vllm_kairos.simulate.experiments import rising_load
+from vllm_kairos.simulate.experiments import (
+    paper_fig4,
+    paper_fig5,
+    paper_fig6,
+    paper_table1,
+    paper_table3,
+    paper_table4,
+    rising_load,
+)
 from vllm_kairos.simulate.experiments.experiment import Experiment
 
-_MODULES = (rising_load,)
+_MODULES = (rising_load, paper_table1, paper_table3, paper_table4, paper_fig4, paper_fig5, paper_fig6)
 EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}
 
 
