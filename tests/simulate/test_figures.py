@@ -13,6 +13,7 @@ from vllm_kairos.core.decision import Reject, RejectReason
 from vllm_kairos.sim.record import Breakdown, Objectives, RequestRecord
 from vllm_kairos.simulate.document import requests_csv, summary_csv, to_json
 from vllm_kairos.simulate.figures import ERROR_RANKS, PARTS, figures_of, flat
+from vllm_kairos.simulate.sweep import cell_workload, make_simulation
 
 OBJECTIVES = Objectives()
 
@@ -114,3 +115,17 @@ def test_csv_has_a_row_per_cell_and_per_request():
     requests = list(csv.DictReader(io.StringIO(requests_csv(results))))
     assert len(requests) == sum(result.figures.requests for result in results)
     assert {row["decision"] for row in requests} == {"prefill-decode", "decode-only"}
+
+
+@pytest.mark.parametrize("policy", ["oracle", "taichi:256", "aggregated"])
+def test_policies_that_only_a_simulation_has_run_too(policy):
+    figures = result_of(cell("--cluster", "1P1D1B", policy=policy)).figures
+    assert figures.rejected == 0
+    assert figures.ttft_s.p50 > 0
+
+
+def test_aggregated_engines_chunk_by_their_token_budget_alone():
+    bounded = make_simulation(cell("--cluster", "1B", policy="kairos"), cell_workload(cell()))
+    stock = make_simulation(cell("--cluster", "1B", policy="aggregated"), cell_workload(cell()))
+    assert bounded.engines["b0"].spec.default_chunk_tokens == 512
+    assert stock.engines["b0"].spec.default_chunk_tokens is None

@@ -102,7 +102,7 @@ def _engine(cluster: ClusterConfig, profile: Profile, role: Role, name: str) -> 
         max_running_requests=most,
         block_size_tokens=block_tokens,
         kv_bytes_per_token=profile.kv_bytes_per_token,
-        default_chunk_tokens=None if role is Role.PREFILL else cluster.default_chunk_tokens or None,
+        default_chunk_tokens=cluster.default_chunk_tokens or None,
         prefix_caching=cluster.prefix_caching,
         frontend_s=cluster.frontend_s,
         step_factor=cluster.step_factor,

@@ -7,7 +7,7 @@ from vllm_kairos.errors import ConfigError
 from vllm_kairos.simulate.config import SimulateConfig
 from vllm_kairos.simulate.figures import Figures
 from vllm_kairos.simulate.plan_judge import Trial, TrialResult, run_trial, to_the_end
-from vllm_kairos.simulate.plan_search import PlanConfig, Point, plan_policies, search
+from vllm_kairos.simulate.plan_search import PlanConfig, Point, search
 from vllm_kairos.simulate.sweep import Cell
 from vllm_kairos.simulate.workers import Progress, Run
 
@@ -82,7 +82,6 @@ class Planner:
 
 def check_plan(config: SimulateConfig) -> None:
     """Refuse settings that a plan has no use for. Raises ConfigError."""
-    plan_policies(config.sweep.policies)
     if len(config.sweep.rates) > 1:
         raise ConfigError(f"rates must be at most one for a plan, got {list(config.sweep.rates)}")
     if config.network.racks:

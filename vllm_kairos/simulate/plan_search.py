@@ -4,11 +4,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from vllm_kairos.errors import ConfigError
 from vllm_kairos.simulate.sections import option, require
-
-AGGREGATED = "aggregated"
-"""The one policy whose nodes serve both phases."""
+from vllm_kairos.simulate.sweep import AGGREGATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +119,3 @@ def _answered(walk: Generator[Point, bool, None], is_good: bool) -> Point | None
 def _cheapest(good: Iterable[Point], plan: PlanConfig, policies: Sequence[str] = ()) -> Point | None:
     order = {policy: at for at, policy in enumerate(policies)}
     return min(good, key=lambda point: (point.cost(plan), order.get(point.policy, 0)), default=None)
-
-
-def plan_policies(policies: Sequence[str]) -> Sequence[str]:
-    """Check what can be searched over. Raises ConfigError."""
-    taichi = [policy for policy in policies if policy.partition(":")[0] == "taichi"]
-    if taichi:
-        raise ConfigError(f"policies must be for prefill and decode nodes, or {AGGREGATED}, got {taichi[0]!r}")
-    return policies

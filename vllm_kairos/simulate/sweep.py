@@ -1,7 +1,7 @@
 """Every policy at every rate with every seed, one simulation each."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_kairos.sim.policies import build_policy
@@ -13,6 +13,8 @@ from vllm_kairos.simulate.request_rows import request_rows
 from vllm_kairos.simulate.workers import Progress, worker_pool
 from vllm_kairos.workload.request import Workload
 
+AGGREGATED = "aggregated"
+"""The one policy whose nodes serve both phases."""
 _ENDED_AT_ONCE = 200  # requests between two reports of progress
 
 
@@ -69,7 +71,7 @@ def cell_workload(cell: Cell) -> Workload:
 
 def make_simulation(cell: Cell, workload: Workload, progress: Callable[[int], None] | None = None) -> Simulation:
     """Build one cell's simulation; `progress` is told how many of its requests have ended."""
-    cluster = build_cluster(cell.config)
+    cluster = build_cluster(_engines_of(cell))
     built = build_policy(cell.policy, cluster)
     return Simulation(
         cluster,
@@ -81,6 +83,13 @@ def make_simulation(cell: Cell, workload: Workload, progress: Callable[[int], No
         mover=built.mover,
         progress=progress,
     )
+
+
+def _engines_of(cell: Cell) -> SimulateConfig:
+    """Under `aggregated` engines are stock vLLM, which bounds prefill by its token budget alone."""
+    if cell.policy != AGGREGATED:
+        return cell.config
+    return replace(cell.config, cluster=replace(cell.config.cluster, default_chunk_tokens=0))
 
 
 def run_cell(cell: Cell, tell: Progress) -> CellResult:
