@@ -1,0 +1,114 @@
+"""`kairos` with one thing taken away or changed at a time; none of these is offered by the product."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from math import inf
+
+from benchmarks.sim.grid import Arm
+from vllm_kairos.core import events
+from vllm_kairos.core.chunking import ChunkRun, ChunkSchedule, Planned
+from vllm_kairos.core.latency import StepLatencyModel
+from vllm_kairos.core.node import NodeState
+from vllm_kairos.core.policies.kairos import Kairos
+from vllm_kairos.core.policies.locals import SafeLocals
+from vllm_kairos.core.policies.pairs import Pair
+from vllm_kairos.core.policies.routing import Routing
+from vllm_kairos.core.policy import Policy
+from vllm_kairos.core.settings import DecisionSettings
+from vllm_kairos.core.shapes import RequestShape
+from vllm_kairos.core.view import ClusterView
+from vllm_kairos.sim.cluster_spec import ClusterSpec, RouterSpec
+
+_INSTANT_BYTES_PER_S = 1e18
+
+
+@dataclass(frozen=True, slots=True)
+class ChiServed(SafeLocals):
+    """The paper's Algorithm 1 to the letter: a step of chi total tokens is taken to compute chi prompt tokens."""
+
+    def _build(self, request: RequestShape, node: NodeState, load: tuple[int, int]) -> Planned | None:
+        decodes, kv_tokens = load
+        limit_s = self.settings.beta * request.tbt_slo_s if decodes else inf
+        served, chosen, steps_s = 0, list[int](), list[float]()
+        while served < request.prompt_tokens:
+            found = self._largest_safe(decodes, kv_tokens + served, served, limit_s)
+            if found is None:
+                return None
+            chosen.append(found[0])
+            steps_s.append(found[1])
+            served += found[0]
+        runs = tuple(ChunkRun(chi, len(list(same))) for chi, same in groupby(chosen))
+        return Planned(schedule=ChunkSchedule(runs), ttft_s=sum(steps_s), worst_step_s=max(steps_s), in_range=True)
+
+    def _largest_safe(self, decodes: int, kv_tokens: int, served: int, limit_s: float) -> tuple[int, float] | None:
+        for chi in self.settings.chunk_candidates_tokens:
+            if chi <= decodes:
+                return None
+            step_s = self.model.latency_s(decodes, kv_tokens, chi - decodes, served)
+            if step_s <= limit_s:
+                return chi, step_s
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class MarginOfWhole(Kairos):
+    """Eq. 7 to the letter: deflect up to alpha times the whole TTFT of the prefill path."""
+
+    def _margin_s(self, pair: Pair) -> float:
+        assert pair.ttft_s is not None
+        return (self.routing.settings.alpha - 1) * pair.ttft_s
+
+
+class DeafView(ClusterView):
+    """A view that does not hear of some kinds of event."""
+
+    def __init__(self, spec: RouterSpec, *deaf_to: type[events.Event]) -> None:
+        super().__init__(stale_after_s=spec.stale_after_s, settle_s=spec.settle_s)
+        self._deaf_to = deaf_to
+
+    def apply(self, event: events.Event) -> None:
+        """Take in `event` unless it is of a kind not heard."""
+        if not isinstance(event, self._deaf_to):
+            super().apply(event)
+
+
+def _parts(cluster: ClusterSpec) -> tuple[Routing, StepLatencyModel]:
+    assert cluster.decode_model is not None
+    return Routing(cluster.settings, cluster.prefill_model, cluster.decode_model), cluster.decode_model
+
+
+def _chi_served(cluster: ClusterSpec) -> Policy:
+    routing, model = _parts(cluster)
+    return Kairos(routing, ChiServed(model, cluster.settings))
+
+
+def _margin_of_whole(cluster: ClusterSpec) -> Policy:
+    routing, model = _parts(cluster)
+    return MarginOfWhole(routing, SafeLocals(model, cluster.settings))
+
+
+def _no_transfers(spec: RouterSpec) -> ClusterView:
+    return DeafView(spec, events.TransferObserved)
+
+
+def _reports_only(spec: RouterSpec) -> ClusterView:
+    return DeafView(spec, events.Dispatched)
+
+
+_PLAIN, _ROUTER = DecisionSettings(), RouterSpec()
+_INSTANT = replace(_PLAIN, default_bandwidth_bytes_per_s=_INSTANT_BYTES_PER_S)
+
+ABLATIONS: Mapping[str, Arm] = {
+    "no-transfer-term": Arm(spec="kairos", settings=_INSTANT, view=_no_transfers),
+    "chi-counted-as-served": Arm(spec="kairos", make=_chi_served),
+    "no-in-flight-correction": Arm(spec="kairos", view=_reports_only),
+    "alpha-of-whole-ttft": Arm(spec="kairos", make=_margin_of_whole),
+    "alpha-1.0": Arm(spec="kairos", settings=replace(_PLAIN, alpha=1.0)),
+    "beta-0.8": Arm(spec="kairos", settings=replace(_PLAIN, beta=0.8)),
+    "beta-1.0": Arm(spec="kairos", settings=replace(_PLAIN, beta=1.0)),
+    "heartbeat-0.5s": Arm(spec="kairos", router=replace(_ROUTER, heartbeat_period_s=0.5)),
+    "loss-10%": Arm(spec="kairos", router=replace(_ROUTER, heartbeat_loss=0.1)),
+    "prefix-aware": Arm(spec="kairos", router=replace(_ROUTER, prefix_aware=True)),
+}
+"""By row name; the row `kairos` itself is in the policy table (alpha 1.3, beta 0.9, a heartbeat of 0.1 s, no loss)."""

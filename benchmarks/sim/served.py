@@ -1,0 +1,51 @@
+"""The real side: one cluster, the router restarted per policy, and what client, router and engines saw of each phase."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.sim.load import planned
+from benchmarks.sim.steps import Feed, listening
+from vllm_kairos.cluster import LocalCluster
+from vllm_kairos.demo.client import Sample, send_load, send_one_by_one
+from vllm_kairos.workload.request import Workload
+
+_SETTLE_S = 1.0  # until a fresh router has heard of both nodes, and until the last reports have come
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One load under one policy. `records` are the router's, in the order in which requests ended."""
+
+    name: str
+    policy: str
+    samples: tuple[Sample, ...]
+    records: tuple[dict[str, Any], ...]
+    feed: Feed
+
+    @property
+    def errors(self) -> list[str]:
+        """What went wrong, request by request."""
+        return [sample.error for sample in self.samples if sample.error]
+
+
+async def serve(cluster: LocalCluster, policy: str, name: str, workload: Workload, *, overlap: bool = True) -> Phase:
+    """Send `workload` under `policy`, at its times or one request after the other."""
+    cluster.stop_router()
+    log_dir = cluster.log_dir / name
+    await cluster.start_router(policy, log_dir=log_dir)
+    await asyncio.sleep(_SETTLE_S)
+    send = send_load if overlap else send_one_by_one
+    async with listening(cluster.plan.servers) as feed:
+        await asyncio.sleep(_SETTLE_S)
+        samples = await send(cluster.router_url, cluster.plan.served_model_name, planned(workload.requests, name))
+        await asyncio.sleep(_SETTLE_S)
+    records = _records((log_dir / "access.jsonl").read_text().splitlines())
+    return Phase(name=name, policy=policy, samples=tuple(samples), records=records, feed=feed)
+
+
+def _records(lines: Iterable[str]) -> tuple[dict[str, Any], ...]:
+    found = [json.loads(line) for line in lines]
+    return tuple(record for record in found if record.get("endpoint") == "/v1/completions")
