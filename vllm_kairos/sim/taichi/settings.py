@@ -37,5 +37,5 @@ def parse_taichi(spec: str) -> TaichiSettings:
     if not colon:
         return TaichiSettings()
     if not chunk.isdecimal() or not chunk.isascii():
-        raise ConfigError(f"policy 'taichi' must carry a whole number >= 1, as in 'taichi:256', got {chunk!r}")
+        raise ConfigError(f"policy 'taichi' must be followed by a whole number >= 1, as in 'taichi:256', got {chunk!r}")
     return TaichiSettings(decode_heavy_chunk_tokens=int(chunk))
