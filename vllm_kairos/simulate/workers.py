@@ -65,7 +65,8 @@ class _PoolRun:
         self._pool, self._ended, self._told = pool, ended, 0
 
     def __call__(self, task: Callable[[_Item, Progress], _Result], items: Sequence[_Item], tell: Progress) -> list[_Result]:
-        futures = [self._pool.submit(_run_in_worker, task, item) for item in items]
+        with _new_processes_deaf_to_ctrl_c():
+            futures = [self._pool.submit(_run_in_worker, task, item) for item in items]
         pending: set[Future[_Result]] = set(futures)
         while pending:
             done, pending = wait(pending, timeout=_LOOK_EVERY_S, return_when=FIRST_COMPLETED)
@@ -74,6 +75,16 @@ class _PoolRun:
             tell(self._ended.value - self._told)
             self._told = self._ended.value
         return [future.result() for future in futures]
+
+
+@contextmanager
+def _new_processes_deaf_to_ctrl_c() -> Iterator[None]:
+    """They inherit what is blocked, from before their first line on: the parent hears Ctrl-C and tells them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -98,11 +109,11 @@ _shared: dict[str, Any] = {}
 
 
 def _begin_worker(ended: Any, stop: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and tells us
     _shared.update(ended=ended, stop=stop)
 
 
 def _run_in_worker(task: Callable[[_Item, Progress], _Result], item: _Item) -> _Result:
+    _count_ended(0)  # what was handed out before the stop does not even begin
     return task(item, _count_ended)
 
 
