@@ -50,6 +50,11 @@ class EngineSpec:
         return None if self.role is Role.PREFILL else self.default_chunk_tokens
 
     @property
+    def kv_capacity_tokens(self) -> int:
+        """Tokens that the whole KV cache holds."""
+        return self.kv_blocks * self.block_size_tokens
+
+    @property
     def true_model(self) -> StepLatencyModel:
         """What steps really take, noise aside."""
         return self.model if self.step_factor == 1.0 else self.model.scaled(self.step_factor)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from vllm_kairos.core.decision import Assign, Decision
+from vllm_kairos.core.decision import Assign, Decision, Reject, RejectReason
 from vllm_kairos.core.events import Dispatched, Ended, FirstToken, NodeAdded, NodeReported, PrefillDone, TransferObserved
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policy import Policy
@@ -160,10 +160,23 @@ class SimRouter:
                 self._hear(engine.state(), self._samples[engine.name])
                 self._samples[engine.name] = []
         decision = self._policy.decide(self._shape(request), self._view.nodes(now_s), now_s)
+        if isinstance(decision, Assign):
+            decision = self._outgrown(request, decision) or decision
         if not isinstance(decision, Assign):
             self._ended(RequestRecord(request=request, arrival_s=arrival_s, decision=decision))
             return
         self._dispatch(request, arrival_s, decision)
+
+    def _outgrown(self, request: TraceRequest, decision: Assign) -> Reject | None:
+        """Refuse, as vLLM's API does, what an engine could never hold to its end: it would wait there for ever."""
+        whole_tokens = request.prompt_tokens + request.output_tokens - 1
+        legs = ((decision.prefill_node, request.prompt_tokens), (decision.decode_node, whole_tokens))
+        for name, tokens in legs:
+            most = self._engines[name].spec.kv_capacity_tokens if name is not None else tokens
+            if tokens > most:
+                detail = f"request {request.request_id!r}: KV tokens must be <= {most} on node {name!r}, got {tokens}"
+                return Reject(reason=RejectReason.KV_TOO_LARGE, detail=detail)
+        return None
 
     def _dispatch(self, request: TraceRequest, arrival_s: float, decision: Assign) -> None:
         name, now_s = request.request_id, self._kernel.now_s
