@@ -192,7 +192,7 @@ class _Pulls:
     def finished(self, engine: Engine, job: Job) -> None:
         self.finished_requests += 1
 
-    def deflection_ended(self, engine: Engine) -> None:
+    def step_ended(self, engine: Engine, *, deflection_ended: bool) -> None:
         pass
 
 

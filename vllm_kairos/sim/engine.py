@@ -35,8 +35,8 @@ class EngineListener(Protocol):
     def finished(self, engine: "Engine", job: Job) -> None:
         """The job's last token left the engine, which holds nothing of it any more."""
 
-    def deflection_ended(self, engine: "Engine") -> None:
-        """A deflected prompt is computed: the engine's state changed in a way that matters."""
+    def step_ended(self, engine: "Engine", *, deflection_ended: bool) -> None:
+        """A step, or the last one of a run, is over; whether one that carried the last of a deflected prompt."""
 
 
 class Engine:
@@ -66,6 +66,8 @@ class Engine:
         self._joiners: list[Job] = []  # those whose KV was pulled, in their first step here
         self._leaving: dict[Job, Callable[[bool], None]] = {}
         self._reserved_blocks = 0  # taken for the decodes' next token before prefills could have them
+        self._step_began_s = self._step_ended_s = 0.0  # of the last one that is over
+        self._deflection_ended = False
 
     @property
     def name(self) -> str:
@@ -116,8 +118,34 @@ class Engine:
             yield job, self.decodes.produced_tokens(job) + done
 
     def state(self) -> NodeState:
-        """Read the engine as its node-state publisher would."""
+        """Read the engine as it is at this moment."""
         return node_state(self, self._kernel.now_s)
+
+    def shown_state(self) -> NodeState:
+        """Read the engine as its node-state publisher does at the end of a step: without what arrived during it."""
+        return node_state(self, self._kernel.now_s, seen_until_s=self._last_step_s()[0])
+
+    @property
+    def last_step_end_s(self) -> float:
+        """When the publisher could last read the state; while nothing but KV is waited for, the engine looks all the time."""
+        if not self._busy and (self.loading or self.arrived):
+            return self._kernel.now_s
+        return self._last_step_s()[1]
+
+    @property
+    def seen_work(self) -> bool:
+        """Whether the end of the last step left work that the engine knew of."""
+        if self._running or self.loading or self.arrived:
+            return True
+        return bool(self.waiting) and self.waiting[0].submitted_s <= self._step_began_s
+
+    def _last_step_s(self) -> tuple[float, float]:
+        """When the last step that is over began and ended."""
+        leap = self.leap
+        done = leap.steps_by(self._kernel.now_s) if leap is not None and leap.steps > 1 else 0
+        if leap is None or not done:
+            return self._step_began_s, self._step_ended_s
+        return leap.end_s(done - 1), leap.end_s(done)
 
     def _wake(self) -> None:
         if not self._busy:
@@ -141,6 +169,9 @@ class Engine:
         if self.leap is not None:
             leap, self.leap = self.leap, None
             self._finish_step(leap)
+            self._step_began_s, self._step_ended_s = leap.end_s(leap.steps - 1), self._kernel.now_s
+            ended, self._deflection_ended = self._deflection_ended, False
+            self._listener.step_ended(self, deflection_ended=ended)
         if self._leaving:
             self._let_leave()
         self._begin()
@@ -310,8 +341,7 @@ class Engine:
         now_s = self._kernel.now_s
         if job.prefilled_s != job.prefilled_s:
             job.prefilled_s = now_s
-            if job.deflected:
-                self._listener.deflection_ended(self)
+            self._deflection_ended = self._deflection_ended or job.deflected
         job.produced_tokens += 1
         if job.prefill_only:
             del self._running[job]

@@ -1,5 +1,6 @@
 """An engine as its node-state message would show it, between steps or amid a run of them."""
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from vllm_kairos.core.node import NodeState
@@ -9,12 +10,15 @@ if TYPE_CHECKING:
     from vllm_kairos.sim.engine import Engine
 
 
-def node_state(engine: "Engine", now_s: float) -> NodeState:
-    """Read `engine`; chunks of the step under way count as computed, as in vLLM."""
+def node_state(engine: "Engine", now_s: float, *, seen_until_s: float = inf) -> NodeState:
+    """Read `engine`; chunks of the step under way count as computed, as in vLLM.
+
+    Of the queue it shows what was submitted by `seen_until_s`.
+    """
     spec, decodes, leap = engine.spec, engine.decodes, engine.leap
     done = leap.steps_by(now_s) if leap is not None and leap.steps > 1 else 0
     count = len(decodes)
-    queued, total, deflected, remote_count, remote_tokens = _queues(engine)
+    queued, total, deflected, remote_count, remote_tokens = _queues(engine, seen_until_s)
     return NodeState(
         node_id=spec.name,
         role=spec.role,
@@ -36,15 +40,16 @@ def node_state(engine: "Engine", now_s: float) -> NodeState:
     )
 
 
-def _queues(engine: "Engine") -> tuple[tuple[int, ...], int, list[int], int, int]:
+def _queues(engine: "Engine", seen_until_s: float) -> tuple[tuple[int, ...], int, list[int], int, int]:
     """Prompts ahead of a new one with their total, deflected tokens left, and what waits for remote KV."""
     if not (engine.prefills or engine.waiting or engine.loading or engine.arrived):
         return (), 0, [], 0, 0  # most of the time
     running_left = sum(job.tokens_left for job in engine.prefills)
-    waiting = [job for job in engine.waiting if not job.pulls_kv]
+    seen = [job for job in engine.waiting if job.submitted_s <= seen_until_s]
+    waiting = [job for job in seen if not job.pulls_kv]
     lefts = [job.tokens_left for job in waiting]
     queued = (running_left, *lefts) if running_left else tuple(lefts)
-    remote = [*engine.loading, *engine.arrived, *(job for job in engine.waiting if job.pulls_kv)]
+    remote = [*engine.loading, *engine.arrived, *(job for job in seen if job.pulls_kv)]
     deflected = [left for job in (*engine.prefills, *waiting) if job.deflected and (left := _left(job))]
     return queued, running_left + sum(lefts), deflected, len(remote), sum(job.tokens for job in remote)
 

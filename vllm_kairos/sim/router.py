@@ -20,6 +20,7 @@ from vllm_kairos.sim.migrations import Migrations
 from vllm_kairos.sim.moves import DecodeMover
 from vllm_kairos.sim.network import Network
 from vllm_kairos.sim.record import Objectives, RequestRecord, breakdown
+from vllm_kairos.sim.reporter import Reporter
 from vllm_kairos.workload.request import TraceRequest
 
 _BOOT_ID = "only"
@@ -69,7 +70,7 @@ class SimRouter:
         self._engines: Mapping[str, Engine] = {}
         self._network: Network | None = None
         self._open: dict[str, _Open] = {}
-        self._samples: dict[str, list[TransferObserved]] = {}
+        self._reporters: dict[str, Reporter] = {}
         self._reporting = True
         self._migrations = (
             None if mover is None else Migrations(mover, objectives, partial(kernel.after, spec.hop_s), self._moved)
@@ -84,16 +85,17 @@ class SimRouter:
         self._engines, self._network = engines, network
         for at, (name, engine) in enumerate(engines.items()):
             self._view.apply(NodeAdded(name, engine.spec.role))
-            self._samples[name] = []
+            reporter = self._reporters[name] = Reporter(engine, self._kernel, self._spec.heartbeat_period_s, self._report)
             if not self._truth:
-                offset_s = self._spec.heartbeat_period_s * at / len(engines)
-                self._kernel.at(offset_s, partial(self._heartbeat, engine), REPORT)
+                reporter.begin(self._spec.heartbeat_period_s * at / len(engines))
         if self._migrations is not None:
             self._kernel.after(self._spec.heartbeat_period_s, partial(self._move_decodes, self._migrations), REPORT)
 
     def stop_reports(self) -> None:
         """No request will come any more: let the kernel's queue run dry."""
         self._reporting = False
+        for reporter in self._reporters.values():
+            reporter.stop()
 
     def arrive(self, request: TraceRequest) -> None:
         """Take in a request now."""
@@ -128,37 +130,35 @@ class SimRouter:
         """The client sees the end one hop later."""
         self._kernel.after(self._spec.hop_s, partial(self._end, job.request.request_id))
 
-    def deflection_ended(self, engine: Engine) -> None:
-        """A change that matters is published at once."""
+    def step_ended(self, engine: Engine, *, deflection_ended: bool) -> None:
+        """An engine may have something to report."""
         if not self._truth:
-            self._report(engine)
+            self._reporters[engine.name].step_ended(urgent=deflection_ended)
 
     # The node-state feed.
 
-    def _heartbeat(self, engine: Engine) -> None:
-        if self._reporting:
-            self._report(engine)
-            self._kernel.after(self._spec.heartbeat_period_s, partial(self._heartbeat, engine), REPORT)
-
-    def _report(self, engine: Engine) -> None:
+    def _report(self, state: NodeState, age_s: float, transfers: list[TransferObserved]) -> None:
         if self._spec.heartbeat_loss and self._rng.random() < self._spec.heartbeat_loss:
             return
-        samples, self._samples[engine.name] = self._samples[engine.name], []
-        self._kernel.after(self._spec.heartbeat_delay_s, partial(self._hear, engine.state(), samples), REPORT)
+        self._kernel.after(self._spec.heartbeat_delay_s, partial(self._hear, state, age_s, transfers), REPORT)
 
-    def _hear(self, state: NodeState, samples: list[TransferObserved]) -> None:
-        self._view.apply(NodeReported(state, _BOOT_ID, self._kernel.now_s))
-        for sample in samples:
-            self._view.apply(sample)
+    def _hear(self, state: NodeState, age_s: float, transfers: list[TransferObserved]) -> None:
+        self._view.apply(NodeReported(state, _BOOT_ID, self._kernel.now_s, age_s))
+        for transfer in transfers:
+            self._view.apply(transfer)
+
+    def _look(self) -> None:
+        """Take in every engine as it is."""
+        for name, engine in self._engines.items():
+            transfers, self._reporters[name].transfers = self._reporters[name].transfers, []
+            self._hear(engine.state(), 0.0, transfers)
 
     # The story of one request.
 
     def _decide(self, request: TraceRequest, arrival_s: float) -> None:
         now_s = self._kernel.now_s
         if self._truth:
-            for engine in self._engines.values():
-                self._hear(engine.state(), self._samples[engine.name])
-                self._samples[engine.name] = []
+            self._look()
         decision = self._policy.decide(self._shape(request), self._view.nodes(now_s), now_s)
         if isinstance(decision, Assign):
             decision = self._outgrown(request, decision) or decision
@@ -235,7 +235,7 @@ class SimRouter:
         assert one.decode is not None
         (source, leg), one.source = one.source, None
         took_s = self._kernel.now_s - one.decode.load_started_s
-        self._samples[target.name].append(TransferObserved(source.name, target.name, size_bytes, took_s))
+        self._reporters[target.name].transfers.append(TransferObserved(source.name, target.name, size_bytes, took_s))
         source.release(leg)
         target.kv_arrived(one.decode)
         if self._migrations is not None:
