@@ -69,7 +69,7 @@ class _Watched:
 
     def check_end(self) -> None:
         engine, log = self.engine, self.engine.log
-        assert not (engine.waiting or engine.loading or engine.arrived or engine._running)
+        assert [*engine.waiting, *engine.loading, *engine.arrived, *engine._running] == []
         assert engine.pool.in_use_blocks == 0
         final = sum(job.request.prompt_tokens + job.output_tokens - 1 for job in self.jobs)
         computed = log.prefill_tokens + log.decode_tokens + self.pulled_tokens + self.hit_tokens
