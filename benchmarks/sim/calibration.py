@@ -4,18 +4,16 @@ Requests one by one over each path give the delays around the engines and the KV
 requests of the trace gives how much longer steps take when the API server shares the engine's core.
 """
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import log
-from statistics import fmean, linear_regression, median, pstdev
+from statistics import linear_regression, median, pstdev
 from typing import Any
 
 from benchmarks.sim.packed import packed_steps
 from benchmarks.sim.served import Phase
-from vllm_kairos.core.latency import PrefillTotals
 from vllm_kairos.core.linear import DecodeCost, LinearStepModel, PrefillCost
-from vllm_kairos.wire.messages import StepSample, TransferSample
+from vllm_kairos.wire.messages import NodeStateMessage, StepSample, TransferSample
 
 HOP_S = 0.0005
 """Router to engine and back; what else a leg takes is counted as the engine's frontend."""
@@ -43,7 +41,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factors:
-    """Measured periods over predicted ones: sums over steps, the most extreme left out; `noise` is the spread of single ones."""
+    """Measured periods over predicted ones, sums over steps; `noise` is the spread of single steps."""
 
     prefill: float
     decode: float
@@ -59,6 +57,34 @@ class Factors:
             decode=DecodeCost(**_times(model.decode, self.decode)),
             extra=PrefillCost(**_times(model.extra, self.extra)),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Everything that was measured beforehand; `sizes` are the nodes' own reports, `factors` go by node."""
+
+    delays: Delays
+    link: Link
+    factors: Mapping[str, Factors]
+    sizes: Mapping[str, NodeStateMessage]
+
+    def document(self) -> dict[str, Any]:
+        """For the results' JSON."""
+        return {
+            "delays": asdict(self.delays),
+            "kv_link": asdict(self.link),
+            "steps": {node: asdict(factors) for node, factors in self.factors.items()},
+            "nodes": {
+                node: {
+                    "token_budget_tokens": size.token_budget_tokens,
+                    "max_running_requests": size.max_running_requests,
+                    "block_size_tokens": size.block_size_tokens,
+                    "kv_blocks": size.total_kv_blocks,
+                    "kv_bytes_per_token": size.kv_bytes_per_token,
+                }
+                for node, size in self.sizes.items()
+            },
+        }
 
 
 def delays(remote: Phase, local: Phase, *, prefill_node: str, decode_node: str) -> Delays:
@@ -100,11 +126,14 @@ def prefill_factors(never: Phase, node: str, model: LinearStepModel, budget_toke
     return Factors(prefill=factor, decode=factor, extra=factor, steps=len(pairs), noise=spread(pairs))
 
 
-def decode_factors(phases: Iterable[Phase], node: str, model: LinearStepModel) -> Factors:
-    """Of a node that decodes and takes deflected prompts, one at a time."""
-    steps = [(step, phase.feed.between_steps_s(node)) for phase in phases for step in phase.feed.steps(node)]
+def decode_factors(phases: Sequence[Phase], node: str, model: LinearStepModel, *, one_by_one: Sequence[Phase] = ()) -> Factors:
+    """Of a node that decodes and takes deflected prompts, one at a time.
+
+    Steps that prefill and decode nothing are rare under load: those of requests sent one by one count with them.
+    """
+    steps, idle = _steps(phases, node), _steps(one_by_one, node)
     alone = [_pair(step, gap_s, model) for step, gap_s in steps if not step.prefill_tokens and step.running_decodes]
-    chunks = [_pair(step, gap_s, model) for step, gap_s in steps if step.prefill_tokens and not step.running_decodes]
+    chunks = [_pair(step, gap_s, model) for step, gap_s in (*steps, *idle) if step.prefill_tokens and not step.running_decodes]
     mixed = [(step, gap_s) for step, gap_s in steps if step.prefill_tokens and step.running_decodes]
     decode = ratio(alone)
     added = [
@@ -136,6 +165,11 @@ def spread(pairs: Sequence[tuple[float, float]]) -> float:
     logs = sorted(log(measured / predicted) for measured, predicted in pairs if measured > 0)
     cut = int(len(logs) * _TRIMMED)
     return pstdev(logs[cut : len(logs) - cut]) if len(logs) > 1 else 0.0
+
+
+def _steps(phases: Iterable[Phase], node: str) -> list[tuple[StepSample, float]]:
+    """Every step, with what passes between two of its phase."""
+    return [(step, phase.feed.between_steps_s(node)) for phase in phases for step in phase.feed.steps(node)]
 
 
 def _pair(step: StepSample, gap_s: float, model: LinearStepModel) -> tuple[float, float]:

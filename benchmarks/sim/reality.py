@@ -1,0 +1,237 @@
+"""The simulator against the real CPU cluster: the same requests, three loads, policies never and kairos.
+
+Run: python -m benchmarks.sim.reality --repeats 3 --out benchmarks/results/sim-reality.json
+
+A 1P1D cluster as `kairos up` starts it serves a slice of the Azure code trace, arrivals and lengths as
+recorded but scaled to the small model and to shares of what its prefill node can take by the machine's
+profile. The simulator gets the same requests, the same policy objects, the nodes' own sizes and what a
+profile cannot know, measured beforehand: delays around the engines and the KV link on requests sent one
+by one, and how much longer steps take beside an API server on the same core, on a load of requests that
+come after the slice. Policies alternate within a repeat; real figures are medians over the repeats,
+simulated ones over seeds that draw the measured spread of step times.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environment import describe_machine
+from benchmarks.sim.calibration import Calibration, decode_factors, delays, link, prefill_factors
+from benchmarks.sim.comparison import BOUNDS, Figures, figures, medians, relative_errors, rounded, verdicts
+from benchmarks.sim.load import SLICE_FILE, at_load, by_length, mean_prompt_s, read_rows
+from benchmarks.sim.served import Phase, serve
+from benchmarks.sim.simulated import simulate, simulated_cluster
+from vllm_kairos.cluster import ClusterSpec, LocalCluster
+from vllm_kairos.cluster.model import find_model
+from vllm_kairos.core.linear import LinearStepModel
+from vllm_kairos.demo.environment import describe_environment
+from vllm_kairos.demo.latency_profile import cached_profile
+from vllm_kairos.fitting.artifact import load_profile
+from vllm_kairos.sim.record import Objectives
+from vllm_kairos.workload.request import Workload
+
+POLICIES = ("never", "kairos")
+PREFILL, DECODE = "p0", "d0"
+OBJECTIVES = Objectives(ttft_s=4.0, tbt_s=0.25)
+SEEDS = range(9)
+_WARM_UP, _ONE_BY_ONE = 4, 16
+_OTHER_REQUESTS, _OTHER_LOAD = 80, 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """The compared requests, and those after them that calibrate."""
+
+    compared: Workload
+    other: Workload
+
+
+@dataclass(slots=True, kw_only=True)
+class Runs:
+    """What the cluster did: phases before the cells, and the cells' phases by load and policy."""
+
+    before: dict[str, Phase]
+    cells: dict[tuple[float, str], list[Phase]]
+
+
+async def run_cluster(args: argparse.Namespace, profile: Path, model: LinearStepModel, loads: Loads) -> Runs:
+    """Calibrate, then serve every cell `args.repeats` times. Raises KairosError."""
+    objectives = ("--ttft-slo-ms", f"{OBJECTIVES.ttft_s * 1e3:g}", "--tbt-slo-ms", f"{OBJECTIVES.tbt_s * 1e3:g}")
+    spec = ClusterSpec(profile=str(profile), policy=POLICIES[0], router_args=objectives)
+    runs = Runs(before={}, cells={})
+    say("starting a prefill and a decode server")
+    async with LocalCluster(spec) as cluster:
+        await _serve_before(cluster, runs, loads, model)
+        for repeat in range(args.repeats):
+            for load in args.loads:
+                for policy in POLICIES if repeat % 2 == 0 else POLICIES[::-1]:
+                    name = f"{policy}-{load}-{repeat}"
+                    phase = await _served(cluster, policy, name, at_load(loads.compared, load, model))
+                    runs.cells.setdefault((load, policy), []).append(phase)
+    return runs
+
+
+async def _serve_before(cluster: LocalCluster, runs: Runs, loads: Loads, model: LinearStepModel) -> None:
+    """Warm both paths up, then measure them idle and under the other requests' load."""
+    few, alone = by_length(loads.other, _WARM_UP), by_length(loads.compared, _ONE_BY_ONE)
+    for policy in ("never", "always"):
+        await _served(cluster, policy, f"warm-{policy}", few, overlap=False)
+    for policy in ("never", "always"):
+        runs.before[f"idle-{policy}"] = await _served(cluster, policy, f"idle-{policy}", alone, overlap=False)
+    for policy in POLICIES:
+        other = at_load(loads.other, _OTHER_LOAD, model)
+        runs.before[f"loaded-{policy}"] = await _served(cluster, policy, f"loaded-{policy}", other)
+
+
+async def _served(cluster: LocalCluster, policy: str, name: str, workload: Workload, *, overlap: bool = True) -> Phase:
+    say(f"{name}: {len(workload.requests)} requests")
+    phase = await serve(cluster, policy, name, workload, overlap=overlap)
+    if phase.errors:
+        raise SystemExit(f"{name}: {len(phase.errors)} requests failed, the first with: {phase.errors[0]}")
+    return phase
+
+
+def calibrate(before: dict[str, Phase], model: LinearStepModel) -> Calibration:
+    """What the phases before the cells say of the cluster."""
+    never, kairos = before["loaded-never"], before["loaded-kairos"]
+    sizes = {node: never.feed.messages[node][-1] for node in (PREFILL, DECODE)}
+    return Calibration(
+        delays=delays(before["idle-never"], before["idle-always"], prefill_node=PREFILL, decode_node=DECODE),
+        link=link(never.feed.transfers(DECODE)),
+        factors={
+            PREFILL: prefill_factors(never, PREFILL, model, sizes[PREFILL].token_budget_tokens),
+            DECODE: decode_factors((never, kairos), DECODE, model, one_by_one=(before["idle-always"],)),
+        },
+        sizes=sizes,
+    )
+
+
+def compare(
+    args: argparse.Namespace, runs: Runs, model: LinearStepModel, loads: Loads, found: Calibration
+) -> list[dict[str, Any]]:
+    """Every cell on both sides."""
+    cluster = simulated_cluster(model, found)
+    cells = []
+    for (load, policy), phases in sorted(runs.cells.items(), key=lambda item: (item[0][0], POLICIES.index(item[0][1]))):
+        real = [served_figures(phase) for phase in phases]
+        simulated = simulate(cluster, at_load(loads.compared, load, model), policy, OBJECTIVES, SEEDS)
+        cells.append(
+            {"load": load, "policy": policy, **cell(real, simulated), "steps": _observed(phases, policy, model, found)}
+        )
+    return cells
+
+
+def cell(real: Sequence[Figures], simulated: Sequence[Figures]) -> dict[str, Any]:
+    """Medians of both sides, their relative errors and whether those are within bounds."""
+    errors = relative_errors(medians(simulated), medians(real))
+    return {
+        "real": asdict(medians(real)),
+        "simulated": asdict(medians(simulated)),
+        "relative_errors": errors,
+        "within_bounds": verdicts(errors),
+        "real_runs": [asdict(run) for run in real],
+        "simulated_runs": [asdict(run) for run in simulated],
+    }
+
+
+def served_figures(phase: Phase) -> Figures:
+    """The real side's figures, TTFT from when a request was due."""
+    samples = phase.samples
+    return figures(
+        [sample.ttft_s for sample in samples],
+        [gap_s for sample in samples for gap_s in sample.gaps_s],
+        deflected=sum(record["decision"] == "decode-only" for record in phase.records),
+        duration_s=max(sample.due_s + sample.token_times_s[-1] for sample in samples),
+    )
+
+
+def _observed(phases: Sequence[Phase], policy: str, model: LinearStepModel, found: Calibration) -> dict[str, Any]:
+    """The cell's own step factors, to tell a drift of the machine from a fault of the simulator; nothing uses them."""
+    observed: dict[str, Any] = {DECODE: asdict(decode_factors(phases, DECODE, model))}
+    if policy == "never":
+        budget_tokens = found.sizes[PREFILL].token_budget_tokens
+        observed[PREFILL] = [asdict(prefill_factors(phase, PREFILL, model, budget_tokens)) for phase in phases]
+    return observed
+
+
+def describe_load(args: argparse.Namespace, loads: Loads, model: LinearStepModel) -> dict[str, Any]:
+    """What was sent."""
+    requests = loads.compared.requests
+    return {
+        "trace": "Azure LLM inference trace 2023, code (CC BY 4.0, Microsoft)",
+        "requests": len(requests),
+        "prompt_tokens": sum(request.prompt_tokens for request in requests),
+        "output_tokens": sum(request.output_tokens for request in requests),
+        "mean_prefill_s_by_profile": mean_prompt_s(loads.compared, model),
+        "loads": {str(load): at_load(loads.compared, load, model).duration_s for load in args.loads},
+        "calibration_requests": len(loads.other.requests),
+        "objectives": asdict(OBJECTIVES),
+    }
+
+
+def say(text: str) -> None:
+    """Tell a person what happens."""
+    sys.stderr.write(f"[{time.monotonic() - _STARTED_S:5.0f} s] {text}\n")
+    sys.stderr.flush()
+
+
+def line(row: dict[str, Any]) -> str:
+    """One cell for a person: real and simulated figures, and the error in percent."""
+    parts = [f"{row['load']} {row['policy']:<7}"]
+    for name in (*BOUNDS, "tbt_p95_s"):
+        mark = "" if row["within_bounds"].get(name, True) else " (out of bounds)"
+        error = 100 * row["relative_errors"][name]
+        parts.append(f"{name} {row['real'][name]:.3g} / {row['simulated'][name]:.3g} {error:+.0f} %{mark}")
+    return "  ".join(parts)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the flags."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="real runs of each cell, alternating (3)")
+    parser.add_argument("--loads", type=float, nargs="+", default=[0.5, 0.8, 1.0], metavar="X", help="(0.5 0.8 1.0)")
+    parser.add_argument("--requests", type=int, default=160, metavar="N", help="length of the slice (160)")
+    parser.add_argument("--trace", type=Path, default=SLICE_FILE, metavar="FILE", help="another trace (the slice beside this)")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="first request of the slice in the trace (0)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the JSON goes")
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    """Run both sides and write the JSON; status 1 when a figure is out of its bound."""
+    args = parse()
+    profile = cached_profile(find_model(None), "bfloat16")
+    model = load_profile(profile).step_model
+    loads = Loads(
+        compared=read_rows(args.trace, args.first, args.requests),
+        other=read_rows(args.trace, args.first + args.requests, _OTHER_REQUESTS),
+    )
+    runs = asyncio.run(run_cluster(args, profile, model, loads))
+    found = calibrate(runs.before, model)
+    cells = compare(args, runs, model, loads, found)
+    holds = all(verdict for row in cells for verdict in row["within_bounds"].values())
+    document = {
+        "command": "python -m benchmarks.sim.reality " + " ".join(sys.argv[1:]),
+        "environment": describe_machine() | describe_environment(profile),
+        "load": describe_load(args, loads, model),
+        "bounds": dict(BOUNDS),
+        "holds": holds,
+        "calibration": found.document(),
+        "cells": cells,
+    }
+    sys.stdout.write("\n".join(line(row) for row in cells) + "\n")
+    if args.out:
+        args.out.write_text(json.dumps(rounded(document), indent=2, allow_nan=False) + "\n")
+    sys.exit(not holds)
+
+
+_STARTED_S = time.monotonic()
+
+if __name__ == "__main__":
+    main()
