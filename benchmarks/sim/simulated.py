@@ -1,6 +1,7 @@
 """The simulated side: the cluster as calibrated, the same requests, the same policy objects."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from vllm_kairos.wire.messages import NodeStateMessage
 from vllm_kairos.workload.request import Workload
 
 HEARTBEAT_S = 0.1
+_HEARD_S = 1.0
 
 
 def simulated_cluster(model: LinearStepModel, calibration: Calibration) -> ClusterSpec:
@@ -45,8 +47,14 @@ def simulate(
 def simulate_once(cluster: ClusterSpec, workload: Workload, policy: str, objectives: Objectives, seed: int) -> Figures:
     """One run; its seed draws the spread of the steps."""
     built = build_policy(policy, cluster)
-    outcome = Simulation(cluster, workload, built.policy, objectives=objectives, seed=seed, truth=built.truth).run()
+    outcome = Simulation(cluster, _later(workload), built.policy, objectives=objectives, seed=seed, truth=built.truth).run()
     return _figures(outcome)
+
+
+def _later(workload: Workload) -> Workload:
+    """The same requests once the router has heard of every node, as the real one has by then."""
+    moved = (replace(request, arrival_s=request.arrival_s + _HEARD_S) for request in workload.requests)
+    return replace(workload, requests=tuple(moved))
 
 
 def _engine(size: NodeStateMessage, model: LinearStepModel, calibration: Calibration) -> EngineSpec:
@@ -72,7 +80,7 @@ def _figures(outcome: Outcome) -> Figures:
         [request.ttft_s for request in outcome.requests],
         gaps,
         deflected=sum(request.deflected for request in outcome.requests),
-        duration_s=outcome.duration_s,
+        duration_s=outcome.duration_s - _HEARD_S,
     )
 
 
