@@ -114,13 +114,12 @@ def link(transfers: Sequence[TransferSample]) -> Link:
     return Link(latency_s=max(0.0, intercept), bytes_per_s=1 / slope)
 
 
-def prefill_factors(never: Phase, node: str, model: LinearStepModel, budget_tokens: int) -> Factors:
-    """Of a node that only prefills, in the order of arrival: which prompts a step held follows from its tokens."""
-    prompts = [sample.prompt_tokens for sample in never.samples]
-    between_s = never.feed.between_steps_s(node)
+def prefill_factors(phases: Iterable[Phase], node: str, model: LinearStepModel, budget_tokens: int) -> Factors:
+    """Of a node that takes every prompt, in the order of arrival: which of them a step held follows from its tokens."""
     pairs = [
-        (step_s + between_s, model.packed_step_s(0, 0, totals))
-        for step_s, totals in packed_steps(never.feed.steps(node), prompts, budget_tokens)
+        (step_s + phase.feed.between_steps_s(node), model.packed_step_s(0, 0, totals))
+        for phase in phases
+        for step_s, totals in packed_steps(phase.feed.steps(node), _prompts(phase), budget_tokens)
     ]
     factor = ratio(pairs)
     return Factors(prefill=factor, decode=factor, extra=factor, steps=len(pairs), noise=spread(pairs))
@@ -165,6 +164,10 @@ def spread(pairs: Sequence[tuple[float, float]]) -> float:
     logs = sorted(log(measured / predicted) for measured, predicted in pairs if measured > 0)
     cut = int(len(logs) * _TRIMMED)
     return pstdev(logs[cut : len(logs) - cut]) if len(logs) > 1 else 0.0
+
+
+def _prompts(phase: Phase) -> list[int]:
+    return [sample.prompt_tokens for sample in phase.samples]
 
 
 def _steps(phases: Iterable[Phase], node: str) -> list[tuple[StepSample, float]]:

@@ -5,10 +5,10 @@ Run: python -m benchmarks.sim.reality --repeats 3 --out benchmarks/results/sim-r
 A 1P1D cluster as `kairos up` starts it serves a slice of the Azure code trace, arrivals and lengths as
 recorded but scaled to the small model and to shares of what its prefill node can take by the machine's
 profile. The simulator gets the same requests, the same policy objects, the nodes' own sizes and what a
-profile cannot know, measured beforehand: delays around the engines and the KV link on requests sent one
-by one, and how much longer steps take beside an API server on the same core, on a load of requests that
-come after the slice. Policies alternate within a repeat; real figures are medians over the repeats,
-simulated ones over seeds that draw the measured spread of step times.
+profile cannot know, measured on phases that are not compared: delays around the engines on requests sent
+one by one, and the KV link and how much longer steps take beside an API server on the same core on a load
+of the requests that come after the slice, served before the cells of every repeat. Policies alternate;
+real figures are medians over the repeats, simulated ones over seeds that draw the measured spread of steps.
 """
 
 import argparse
@@ -17,7 +17,8 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from vllm_kairos.sim.record import Objectives
 from vllm_kairos.workload.request import Workload
 
 POLICIES = ("never", "kairos")
+PATHS = ("never", "always")
+"""Policies that send every request over both nodes, and every one to the decode node."""
 PREFILL, DECODE = "p0", "d0"
 OBJECTIVES = Objectives(ttft_s=4.0, tbt_s=0.25)
 SEEDS = range(9)
@@ -54,39 +57,39 @@ class Loads:
 
 @dataclass(slots=True, kw_only=True)
 class Runs:
-    """What the cluster did: phases before the cells, and the cells' phases by load and policy."""
+    """What the cluster did, by policy: requests one by one, the calibration's load, and the cells, by load too."""
 
-    before: dict[str, Phase]
-    cells: dict[tuple[float, str], list[Phase]]
+    idle: dict[str, Phase] = field(default_factory=dict)
+    loaded: dict[str, list[Phase]] = field(default_factory=dict)
+    cells: dict[tuple[float, str], list[Phase]] = field(default_factory=dict)
 
 
 async def run_cluster(args: argparse.Namespace, profile: Path, model: LinearStepModel, loads: Loads) -> Runs:
-    """Calibrate, then serve every cell `args.repeats` times. Raises KairosError."""
+    """Measure the idle cluster, then `args.repeats` times the calibration's load and every cell. Raises KairosError."""
     objectives = ("--ttft-slo-ms", f"{OBJECTIVES.ttft_s * 1e3:g}", "--tbt-slo-ms", f"{OBJECTIVES.tbt_s * 1e3:g}")
     spec = ClusterSpec(profile=str(profile), policy=POLICIES[0], router_args=objectives)
-    runs = Runs(before={}, cells={})
+    runs = Runs()
     say("starting a prefill and a decode server")
     async with LocalCluster(spec) as cluster:
-        await _serve_before(cluster, runs, loads, model)
+        await _serve_idle(cluster, runs, loads)
         for repeat in range(args.repeats):
-            for load in args.loads:
-                for policy in POLICIES if repeat % 2 == 0 else POLICIES[::-1]:
-                    name = f"{policy}-{load}-{repeat}"
-                    phase = await _served(cluster, policy, name, at_load(loads.compared, load, model))
-                    runs.cells.setdefault((load, policy), []).append(phase)
+            order = POLICIES if repeat % 2 == 0 else POLICIES[::-1]
+            for policy in order:
+                other = at_load(loads.other, _OTHER_LOAD, model)
+                runs.loaded.setdefault(policy, []).append(await _served(cluster, policy, f"other-{policy}-{repeat}", other))
+            for load, policy in product(args.loads, order):
+                phase = await _served(cluster, policy, f"{load}-{policy}-{repeat}", at_load(loads.compared, load, model))
+                runs.cells.setdefault((load, policy), []).append(phase)
     return runs
 
 
-async def _serve_before(cluster: LocalCluster, runs: Runs, loads: Loads, model: LinearStepModel) -> None:
-    """Warm both paths up, then measure them idle and under the other requests' load."""
+async def _serve_idle(cluster: LocalCluster, runs: Runs, loads: Loads) -> None:
+    """Warm both paths up, then send requests one by one."""
     few, alone = by_length(loads.other, _WARM_UP), by_length(loads.compared, _ONE_BY_ONE)
-    for policy in ("never", "always"):
+    for policy in PATHS:
         await _served(cluster, policy, f"warm-{policy}", few, overlap=False)
-    for policy in ("never", "always"):
-        runs.before[f"idle-{policy}"] = await _served(cluster, policy, f"idle-{policy}", alone, overlap=False)
-    for policy in POLICIES:
-        other = at_load(loads.other, _OTHER_LOAD, model)
-        runs.before[f"loaded-{policy}"] = await _served(cluster, policy, f"loaded-{policy}", other)
+    for policy in PATHS:
+        runs.idle[policy] = await _served(cluster, policy, f"idle-{policy}", alone, overlap=False)
 
 
 async def _served(cluster: LocalCluster, policy: str, name: str, workload: Workload, *, overlap: bool = True) -> Phase:
@@ -97,16 +100,17 @@ async def _served(cluster: LocalCluster, policy: str, name: str, workload: Workl
     return phase
 
 
-def calibrate(before: dict[str, Phase], model: LinearStepModel) -> Calibration:
-    """What the phases before the cells say of the cluster."""
-    never, kairos = before["loaded-never"], before["loaded-kairos"]
-    sizes = {node: never.feed.messages[node][-1] for node in (PREFILL, DECODE)}
+def calibrate(runs: Runs, model: LinearStepModel) -> Calibration:
+    """What the phases that are not compared say of the cluster."""
+    never, kairos = (runs.loaded[policy] for policy in POLICIES)
+    remote, local = (runs.idle[policy] for policy in PATHS)
+    sizes = {node: never[-1].feed.messages[node][-1] for node in (PREFILL, DECODE)}
     return Calibration(
-        delays=delays(before["idle-never"], before["idle-always"], prefill_node=PREFILL, decode_node=DECODE),
-        link=link(never.feed.transfers(DECODE)),
+        delays=delays(remote, local, prefill_node=PREFILL, decode_node=DECODE),
+        link=link([transfer for phase in never for transfer in phase.feed.transfers(DECODE)]),
         factors={
             PREFILL: prefill_factors(never, PREFILL, model, sizes[PREFILL].token_budget_tokens),
-            DECODE: decode_factors((never, kairos), DECODE, model, one_by_one=(before["idle-always"],)),
+            DECODE: decode_factors([*never, *kairos], DECODE, model, one_by_one=[local]),
         },
         sizes=sizes,
     )
@@ -156,7 +160,7 @@ def _observed(phases: Sequence[Phase], policy: str, model: LinearStepModel, foun
     observed: dict[str, Any] = {DECODE: asdict(decode_factors(phases, DECODE, model))}
     if policy == "never":
         budget_tokens = found.sizes[PREFILL].token_budget_tokens
-        observed[PREFILL] = [asdict(prefill_factors(phase, PREFILL, model, budget_tokens)) for phase in phases]
+        observed[PREFILL] = asdict(prefill_factors(phases, PREFILL, model, budget_tokens))
     return observed
 
 
@@ -213,7 +217,7 @@ def main() -> None:
         other=read_rows(args.trace, args.first + args.requests, _OTHER_REQUESTS),
     )
     runs = asyncio.run(run_cluster(args, profile, model, loads))
-    found = calibrate(runs.before, model)
+    found = calibrate(runs, model)
     cells = compare(args, runs, model, loads, found)
     holds = all(verdict for row in cells for verdict in row["within_bounds"].values())
     document = {

@@ -110,9 +110,10 @@ def test_prefill_factor_of_packed_steps_is_what_they_were_slowed_by() -> None:
     for chunks in sizes:
         packed = totals([(tokens, 0) for tokens in chunks])
         steps.append(StepSample(0, 0, packed.tokens, 0, 1.25 * MODEL.packed_step_s(0, 0, packed)))
-    found = prefill_factors(phase({"p0": steps}, prompts=[t for chunks in sizes for t in chunks]), "p0", MODEL, BUDGET)
+    never = phase({"p0": steps}, prompts=[tokens for chunks in sizes for tokens in chunks])
+    found = prefill_factors([never, never], "p0", MODEL, BUDGET)
     assert found.prefill == pytest.approx(1.25)
-    assert found.steps == 3
+    assert found.steps == 6
     assert found.noise == pytest.approx(0.0)
 
 
