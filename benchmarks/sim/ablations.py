@@ -8,12 +8,14 @@ from math import inf
 from benchmarks.sim.grid import Arm
 from vllm_kairos.core import events
 from vllm_kairos.core.chunking import ChunkRun, ChunkSchedule, Planned
+from vllm_kairos.core.decision import Reason
 from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policies.kairos import Kairos
 from vllm_kairos.core.policies.locals import SafeLocals
 from vllm_kairos.core.policies.pairs import Pair
-from vllm_kairos.core.policies.routing import Routing
+from vllm_kairos.core.policies.pools import Pools, fresh_with_room, kv_need_tokens
+from vllm_kairos.core.policies.routing import Choice, Routing
 from vllm_kairos.core.policy import Policy
 from vllm_kairos.core.settings import DecisionSettings
 from vllm_kairos.core.shapes import RequestShape
@@ -60,6 +62,28 @@ class MarginOfWhole(Kairos):
         return (self.routing.settings.alpha - 1) * pair.ttft_s
 
 
+@dataclass(frozen=True, slots=True)
+class LateIfSooner(Kairos):
+    """A deflection past the TTFT objective is taken too where the prefill path would be later still."""
+
+    def _by_prediction(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
+        choice = Kairos._by_prediction(self, request, pools, pair)
+        local = choice.local
+        if choice.reason is not Reason.OVER_TTFT_SLO or local is None or local.ttft_s is None or pair.ttft_s is None:
+            return choice
+        return Choice(Reason.SOONER, local, deflect=True) if local.ttft_s <= pair.ttft_s else choice
+
+
+@dataclass(frozen=True, slots=True)
+class ManyPerNode(LateIfSooner):
+    """Besides, a node that runs a deflected prefill may take another behind it, as under `oracle`."""
+
+    def _by_prediction(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
+        roomy = fresh_with_room(pools.decodes, kv_need_tokens(request, self.routing.settings))
+        nodes = [node for node in roomy if node.decode_load[0] + node.prefill_ahead[0] < node.max_running_requests]
+        return LateIfSooner._by_prediction(self, request, replace(pools, deflectable=nodes), pair)
+
+
 class DeafView(ClusterView):
     """A view that does not hear of some kinds of event."""
 
@@ -88,6 +112,16 @@ def _margin_of_whole(cluster: ClusterSpec) -> Policy:
     return MarginOfWhole(routing, SafeLocals(model, cluster.settings))
 
 
+def _late_if_sooner(cluster: ClusterSpec) -> Policy:
+    routing, model = _parts(cluster)
+    return LateIfSooner(routing, SafeLocals(model, cluster.settings))
+
+
+def _many_per_node(cluster: ClusterSpec) -> Policy:
+    routing, model = _parts(cluster)
+    return ManyPerNode(routing, SafeLocals(model, cluster.settings))
+
+
 def _no_transfers(spec: RouterSpec) -> ClusterView:
     return DeafView(spec, events.TransferObserved)
 
@@ -109,6 +143,8 @@ ABLATIONS: Mapping[str, Arm] = {
     "beta-1.0": Arm(spec="kairos", settings=replace(_PLAIN, beta=1.0)),
     "heartbeat-0.5s": Arm(spec="kairos", router=replace(_ROUTER, heartbeat_period_s=0.5)),
     "loss-10%": Arm(spec="kairos", router=replace(_ROUTER, heartbeat_loss=0.1)),
+    "late-if-sooner": Arm(spec="kairos", make=_late_if_sooner),
+    "many-per-node": Arm(spec="kairos", make=_many_per_node),
     "prefix-aware": Arm(spec="kairos", router=replace(_ROUTER, prefix_aware=True)),
 }
 """By row name; the row `kairos` itself is in the policy table (alpha 1.3, beta 0.9, a heartbeat of 0.1 s, no loss)."""
