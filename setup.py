@@ -73,6 +73,7 @@ setup(
             "demo = vllm_kairos.demo.command:COMMAND",
             "simulate = vllm_kairos.simulate.command:COMMAND",
             "plan = vllm_kairos.simulate.plan_command:COMMAND",
+            "replay = vllm_kairos.replay.command:COMMAND",
         ],
     },
 )

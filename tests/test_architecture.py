@@ -53,6 +53,12 @@ ALLOWED = {
         "vllm_kairos.workload",
         "vllm_kairos.errors",
     },
+    "vllm_kairos.replay": {
+        "vllm_kairos.__version__",
+        "vllm_kairos.cli.command",
+        "vllm_kairos.workload",
+        "vllm_kairos.errors",
+    },
     "vllm_kairos.cluster": {"vllm_kairos.cli.command", "vllm_kairos.errors"},
     "vllm_kairos.demo": {
         "vllm_kairos.__version__",
@@ -89,6 +95,7 @@ LIBRARIES = {
     "vllm_kairos.profiles": set(),
     "vllm_kairos.sim": set(),
     "vllm_kairos.simulate": {"numpy", "matplotlib", "jinja2", "rich", "yaml"},
+    "vllm_kairos.replay": {"aiohttp", "jinja2", "matplotlib", "msgspec", "numpy", "rich", "uvloop"},
     "vllm_kairos.cluster": {"yaml", "aiohttp", "rich"},
     "vllm_kairos.demo": {"aiohttp", "numpy", "matplotlib", "jinja2", "rich"},
 }

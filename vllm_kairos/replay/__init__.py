@@ -1,0 +1,1 @@
+"""Open-loop replay of a workload against any OpenAI-compatible endpoint."""

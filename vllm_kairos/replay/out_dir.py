@@ -1,0 +1,27 @@
+"""The directory that results go to."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from vllm_kairos.errors import ConfigError
+
+
+def make_out_dir(path: Path) -> Path:
+    """Make it before anything is sent. Raises ConfigError when nothing could be written there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out must be a directory that can be made, got {str(path)!r}: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(f"--out must be a writable directory, got {str(path)!r}")
+    return path
+
+
+def write_files(out: Path, files: Mapping[str, str]) -> None:
+    """Write texts by file name. Raises ConfigError when one cannot be written."""
+    for name, text in files.items():
+        try:
+            (out / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--out: {out / name} cannot be written: {error.strerror}") from error
