@@ -63,7 +63,11 @@ setup(
     entry_points={
         "console_scripts": ["kairos = vllm_kairos.cli.main:main"],
         "vllm.general_plugins": ["kairos = vllm_kairos:register"],
-        "vllm.endpoint_plugins": ["kairos = vllm_kairos.engine.endpoint:KairosEndpoint"],
+        "vllm.endpoint_plugins": [
+            "kairos = vllm_kairos.engine.endpoint:KairosEndpoint",
+            "kairos-emulation = vllm_kairos.emulation.control:EmulationControl",
+        ],
+        "vllm.platform_plugins": ["kairos = vllm_kairos.emulation.platform_plugin:platform"],
         # Subcommands are found by name, so that the library never imports the router.
         "vllm_kairos.commands": [
             "router = kairos_router.command:COMMAND",

@@ -59,7 +59,18 @@ ALLOWED = {
         "vllm_kairos.workload",
         "vllm_kairos.errors",
     },
-    "vllm_kairos.cluster": {"vllm_kairos.cli.command", "vllm_kairos.errors"},
+    "vllm_kairos.emulation": {
+        "vllm_kairos.core",
+        "vllm_kairos.fitting.artifact",
+        "vllm_kairos.profiles",
+        "vllm_kairos.errors",
+    },
+    "vllm_kairos.cluster": {
+        "vllm_kairos.cli.command",
+        "vllm_kairos.fitting.artifact",
+        "vllm_kairos.profiles",
+        "vllm_kairos.errors",
+    },
     "vllm_kairos.demo": {
         "vllm_kairos.__version__",
         "vllm_kairos.cli.command",
@@ -96,6 +107,7 @@ LIBRARIES = {
     "vllm_kairos.sim": set(),
     "vllm_kairos.simulate": {"numpy", "matplotlib", "jinja2", "rich", "yaml"},
     "vllm_kairos.replay": {"aiohttp", "jinja2", "matplotlib", "msgspec", "numpy", "rich", "uvloop"},
+    "vllm_kairos.emulation": ENGINE_LIBRARIES | {"starlette"},
     "vllm_kairos.cluster": {"yaml", "aiohttp", "rich"},
     "vllm_kairos.demo": {"aiohttp", "numpy", "matplotlib", "jinja2", "rich"},
 }
@@ -152,10 +164,10 @@ def test_a_module_uses_only_the_libraries_of_its_layer(module):
 
 @every_module
 def test_only_the_seams_name_the_engine(module):
-    if module.startswith("vllm_kairos.engine.compat"):
+    if module.startswith(("vllm_kairos.engine.compat", "vllm_kairos.emulation.compat_")):
         return
     named = ENGINE_LIBRARIES & {imported.split(".")[0] for imported in _imports(MODULES[module])}
-    assert not named, f"{module} must not import {sorted(named)}: only engine/compat*.py may"
+    assert not named, f"{module} must not import {sorted(named)}: only compat files of engine/ and emulation/ may"
 
 
 def _sources() -> list[Path]:

@@ -22,6 +22,7 @@ def register_connector() -> None:
         logger.error("%s; KairosScheduler and KairosNixlConnector are not available", error)
         return
     compat.register_connector("KairosNixlConnector", "vllm_kairos.engine.connector", "KairosNixlConnector")
+    compat.register_connector("EmulatedNixlConnector", "vllm_kairos.emulation.compat_connector", "EmulatedNixlConnector")
     delay_us = progress_delay_us()
     if delay_us is not None and not compat_nixl.delay_nixl_progress(delay_us):
         logger.warning("%s is set, but NIXL is not installed", PROGRESS_DELAY_VARIABLE)

@@ -11,6 +11,7 @@ from vllm_kairos.errors import ConfigError
 from vllm_kairos.fitting.artifact import load_profile
 
 SETTINGS_KEY = "kairos"
+EMULATION_KEY = "emulation"  # for the emulated executor, which reads it itself
 DEFAULT_CHUNK_TOKENS = 512
 _PREFIX = f"additional_config.{SETTINGS_KEY}"
 
@@ -56,6 +57,9 @@ def parse_settings(additional_config: Any) -> EngineSettings:
         return EngineSettings()
     if not isinstance(raw, Mapping):
         raise ConfigError(f"{_PREFIX} must be an object, got {raw!r}")
+    if set(raw) == {EMULATION_KEY}:
+        return EngineSettings()
+    raw = {name: value for name, value in raw.items() if name != EMULATION_KEY}
     unknown = sorted(set(raw) - set(_READERS))
     if unknown:
         raise ConfigError(f"{_PREFIX}.{unknown[0]}: no such setting; known are {', '.join(sorted(_READERS))}")

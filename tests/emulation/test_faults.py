@@ -1,0 +1,53 @@
+"""Faults begin when they should, and do what they say."""
+
+from typing import Any
+
+import pytest
+
+from vllm_kairos.emulation.faults import Fault, FaultBoard, FaultKind, parse_fault
+from vllm_kairos.errors import ConfigError
+
+
+def test_a_fault_waits_for_its_step_or_its_time() -> None:
+    board = FaultBoard([Fault(kind=FaultKind.CRASH, at_step=3), Fault(kind=FaultKind.HANG, at_s=2.0, duration_s=1.0)])
+    assert board.begin(2, 1.0) == []
+    assert [fault.kind for fault in board.begin(3, 1.0)] == [FaultKind.CRASH]
+    assert [fault.kind for fault in board.begin(4, 2.0)] == [FaultKind.HANG]
+    assert board.begin(5, 3.0) == []
+
+
+def test_slow_for_a_while() -> None:
+    board = FaultBoard()
+    board.add(Fault(kind=FaultKind.SLOW, factor=3.0, duration_s=10.0))
+    assert board.begin(1, 5.0) == []
+    assert [board.slowdown(at_s) for at_s in (5.0, 14.9, 15.0)] == [3.0, 3.0, 1.0]
+
+
+def test_so_many_transfers_fail_and_so_many_leases_end() -> None:
+    board = FaultBoard([Fault(kind=FaultKind.FAIL_TRANSFERS, count=2), Fault(kind=FaultKind.EXPIRE_TRANSFERS)])
+    assert not board.take_transfer_failure()
+    board.begin(1, 0.0)
+    assert [board.take_transfer_failure() for _ in range(3)] == [True, True, False]
+    assert [board.take_expiry() for _ in range(2)] == [True, False]
+
+
+def test_a_fault_is_read_from_json() -> None:
+    read = parse_fault({"kind": "slow", "factor": 2, "duration_s": 5, "at_s": None})
+    assert read == Fault(kind=FaultKind.SLOW, factor=2, duration_s=5)
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        (None, "kind"),
+        ({"kind": "explode"}, "kind"),
+        ({"kind": "crash", "when": 1}, "when"),
+        ({"kind": "crash", "at_step": 0}, "at_step"),
+        ({"kind": "crash", "at_step": 1.5}, "at_step"),
+        ({"kind": "slow", "factor": float("inf")}, "factor"),
+        ({"kind": "slow", "factor": True}, "factor"),
+    ],
+)
+def test_a_malformed_fault_is_refused_by_field(raw: Any, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        parse_fault(raw)

@@ -1,0 +1,48 @@
+"""The `vllm.endpoint_plugins` entry point of an emulated engine: see it, and have it fail, while it runs.
+
+`GET /kairos/emulation` shows it, `POST /kairos/emulation/faults` takes one fault as JSON. vLLM loads
+such a plugin only where VLLM_PLUGINS names it (kairos-emulation).
+"""
+
+from typing import Any
+
+from vllm_kairos.emulation.faults import parse_fault
+from vllm_kairos.errors import ConfigError
+
+STATUS_PATH = "/kairos/emulation"
+FAULTS_PATH = "/kairos/emulation/faults"
+
+
+class EmulationControl:
+    """The two routes; the engine core answers between two steps."""
+
+    name = "kairos-emulation"
+    required_tasks = ("generate",)
+
+    def __init__(self) -> None:
+        self._engine: Any = None
+
+    def attach_router(self, app: Any) -> None:
+        """Add the routes to vLLM's application."""
+        app.add_api_route(STATUS_PATH, self.status, methods=["GET"], include_in_schema=False)
+        app.add_api_route(FAULTS_PATH, self.fault, methods=["POST"], include_in_schema=False)
+
+    async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
+        """Remember the engine to ask."""
+        self._engine = engine_client
+
+    async def status(self) -> dict[str, Any]:
+        """Steps so far, seconds since start-up, and what step times are multiplied by."""
+        (answer,) = await self._engine.collective_rpc("emulation_status")
+        return dict(answer)
+
+    async def fault(self, fault: dict[str, Any]) -> Any:
+        """Have a fault happen; 400 says what is wrong with one that is not valid. A crash may end the answer too."""
+        from starlette.responses import JSONResponse
+
+        try:
+            parse_fault(fault)
+        except ConfigError as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        await self._engine.collective_rpc("emulation_fault", args=(fault,))
+        return {"accepted": True}

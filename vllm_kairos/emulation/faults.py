@@ -1,0 +1,110 @@
+"""Faults on demand: what goes wrong on an emulated engine, and when."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf, isfinite
+from typing import Any
+
+from vllm_kairos.errors import ConfigError
+
+
+class FaultKind(StrEnum):
+    """What can go wrong."""
+
+    CRASH = "crash"  # the engine core dies at once, as by kill -9
+    HANG = "hang"  # the device does not answer for `duration_s`
+    SLOW = "slow"  # every step takes `factor` times as long for `duration_s`
+    FAIL_TRANSFERS = "fail_transfers"  # the next `count` pulls by this node fail
+    EXPIRE_TRANSFERS = "expire_transfers"  # the next `count` KV leases of this node end at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault, from step `at_step` on or `at_s` seconds after start-up, whichever is given; neither: at once."""
+
+    kind: FaultKind
+    at_step: int | None = None
+    at_s: float | None = None
+    duration_s: float = inf
+    factor: float = 2.0
+    count: int = 1
+
+    def is_due(self, step: int, elapsed_s: float) -> bool:
+        """Whether the fault begins by now. Counted steps begin at 1."""
+        if self.at_step is not None:
+            return step >= self.at_step
+        return elapsed_s >= (self.at_s or 0.0)
+
+
+def parse_fault(raw: Any, *, where: str = "fault") -> Fault:
+    """Read one fault; ConfigError names the field, the rule and the value."""
+    if not isinstance(raw, Mapping) or raw.get("kind") not in tuple(FaultKind):
+        raise ConfigError(f"{where}: kind must be one of {', '.join(FaultKind)}, got {raw!r}")
+    unknown = sorted(set(raw) - {"kind", *_LEAST})
+    if unknown:
+        raise ConfigError(f"{where}.{unknown[0]}: no such field; known are kind, {', '.join(_LEAST)}")
+    values = {name: _number(where, name, value) for name, value in raw.items() if name != "kind" and value is not None}
+    return Fault(kind=FaultKind(raw["kind"]), **values)
+
+
+_LEAST: dict[str, float] = {"at_step": 1, "at_s": 0, "duration_s": 0, "factor": 0.001, "count": 1}
+_WHOLE = {"at_step", "count"}
+
+
+def _number(where: str, name: str, value: Any) -> Any:
+    kinds: Any = int if name in _WHOLE else (int, float)
+    if not isinstance(value, kinds) or isinstance(value, bool) or not isfinite(value) or value < _LEAST[name]:
+        raise ConfigError(
+            f"{where}.{name} must be a {'whole' if name in _WHOLE else 'finite'} number >= {_LEAST[name]:g}, got {value!r}"
+        )
+    return value
+
+
+class FaultBoard:
+    """The faults of one engine: those still to come, and what those that came left behind."""
+
+    def __init__(self, faults: Iterable[Fault] = ()) -> None:
+        self._pending = list(faults)
+        self._slow: list[tuple[float, float]] = []  # until when, factor
+        self._transfers_to_fail = self._leases_to_expire = 0
+
+    def add(self, fault: Fault) -> None:
+        """Ask for one more."""
+        self._pending.append(fault)
+
+    def begin(self, step: int, elapsed_s: float) -> list[Fault]:
+        """Begin what is due; returns the crashes and hangs, which the caller must carry out."""
+        due = [fault for fault in self._pending if fault.is_due(step, elapsed_s)]
+        if due:
+            self._pending = [fault for fault in self._pending if fault not in due]
+        for fault in due:
+            self._note(fault, elapsed_s)
+        return [fault for fault in due if fault.kind in (FaultKind.CRASH, FaultKind.HANG)]
+
+    def slowdown(self, elapsed_s: float) -> float:
+        """What step times are multiplied by."""
+        factor = 1.0
+        for until_s, each in self._slow:
+            factor *= each if elapsed_s < until_s else 1.0
+        return factor
+
+    def take_transfer_failure(self) -> bool:
+        """Whether the pull that begins must fail."""
+        failing = self._transfers_to_fail > 0
+        self._transfers_to_fail -= failing
+        return failing
+
+    def take_expiry(self) -> bool:
+        """Whether the lease that begins must end at once."""
+        expiring = self._leases_to_expire > 0
+        self._leases_to_expire -= expiring
+        return expiring
+
+    def _note(self, fault: Fault, elapsed_s: float) -> None:
+        if fault.kind is FaultKind.SLOW:
+            self._slow.append((elapsed_s + fault.duration_s, fault.factor))
+        elif fault.kind is FaultKind.FAIL_TRANSFERS:
+            self._transfers_to_fail += fault.count
+        elif fault.kind is FaultKind.EXPIRE_TRANSFERS:
+            self._leases_to_expire += fault.count
