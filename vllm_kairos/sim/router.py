@@ -81,10 +81,11 @@ class SimRouter:
         return len(self._open)
 
     def connect(self, engines: Mapping[str, Engine], network: Network) -> None:
-        """Register the engines and start their heartbeats, evenly out of phase."""
+        """Register the engines, which have reported once before the load begins, and start their heartbeats out of phase."""
         self._engines, self._network = engines, network
         for at, (name, engine) in enumerate(engines.items()):
             self._view.apply(NodeAdded(name, engine.spec.role))
+            self._hear(engine.state(), 0.0, [])
             reporter = self._reporters[name] = Reporter(engine, self._kernel, self._spec.heartbeat_period_s, self._report)
             if not self._truth:
                 reporter.begin(self._spec.heartbeat_period_s * at / len(engines))
