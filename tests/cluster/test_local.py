@@ -45,7 +45,7 @@ def _cluster(monkeypatch: pytest.MonkeyPatch, log_dir: Path, prefill: str, decod
         metrics_port=ports[1],
     )
     monkeypatch.setattr(local, "make_plan", lambda spec: plan)
-    monkeypatch.setattr(local, "check_memory", lambda servers, kv_cache_gib: None)
+    monkeypatch.setattr(local, "check_memory", lambda servers, each_gib: None)
     return LocalCluster(ClusterSpec(router=False, log_dir=str(log_dir), **fields))
 
 

@@ -44,6 +44,8 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--router-port", type=int, metavar="PORT", help="the router's port (any free one)")
     parser.add_argument("--policy", metavar="POLICY", help="the router's --deflect-policy")
     parser.add_argument("--profile", metavar="FILE", help="latency profile written by `kairos profile`")
+    emulate = "emulate the device of this profile, a file or a shipped name: real servers, no computation"
+    parser.add_argument("--emulate", metavar="PROFILE", help=emulate)
     parser.add_argument("--log-dir", metavar="DIR", help="where logs go (a new temporary directory)")
     parser.add_argument("--startup-timeout-s", type=float, metavar="S", help="limit until all are healthy (600)")
     parser.add_argument("vllm_args", nargs="*", metavar="-- VLLM_ARGS", help="further flags of every vLLM server")

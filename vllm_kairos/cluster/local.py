@@ -10,6 +10,7 @@ from typing import Self
 
 import aiohttp
 
+from vllm_kairos.cluster.emulated import server_memory_gib
 from vllm_kairos.cluster.machine import check_memory
 from vllm_kairos.cluster.plan import ClusterPlan, ProcessPlan, make_plan, router_plan
 from vllm_kairos.cluster.process import Child, stop
@@ -54,7 +55,7 @@ class LocalCluster:
     async def start(self) -> None:
         """Start everything and wait until it serves; on any failure everything is ended first."""
         if self._spec.device is Device.CPU:
-            check_memory(self._spec.servers, self._spec.kv_cache_gib)
+            check_memory(self._spec.servers, server_memory_gib(self._spec))
         try:
             for server in self._plan.servers:
                 self._start(server)

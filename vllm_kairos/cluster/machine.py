@@ -10,8 +10,6 @@ from pathlib import Path
 from vllm_kairos.errors import ClusterError, ConfigError
 
 HOST = "127.0.0.1"
-SERVER_MEMORY_GIB = 2.2
-"""A small model's CPU server without its KV cache: three processes, mostly libraries."""
 
 _OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST_PORT = 10_000
@@ -85,9 +83,9 @@ def spread_cpus(servers: int) -> tuple[frozenset[int], ...]:
     return tuple(frozenset(usable[index * each : (index + 1) * each]) for index in range(servers))
 
 
-def check_memory(servers: int, kv_cache_gib: int) -> None:
+def check_memory(servers: int, each_gib: float) -> None:
     """Refuse a cluster that this machine's free memory cannot hold."""
-    needed_gib = servers * (SERVER_MEMORY_GIB + kv_cache_gib)
+    needed_gib = servers * each_gib
     free_gib = _available_gib()
     if free_gib is not None and free_gib < needed_gib:
         raise ClusterError(f"memory must be at least {needed_gib:.1f} GiB for {servers} servers, got {free_gib:.1f} GiB free")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vllm_kairos.cluster import emulated
 from vllm_kairos.cluster.machine import HOST, choose_ports, parse_cpus, spread_cpus
 from vllm_kairos.cluster.model import find_model
 from vllm_kairos.cluster.spec import ClusterSpec, Device, Scheduler
@@ -66,7 +67,7 @@ class ClusterPlan:
 def make_plan(spec: ClusterSpec) -> ClusterPlan:
     """Choose ports and write every server's command line. Raises ClusterError or ConfigError."""
     model = find_model(spec.model)
-    served = spec.served_model_name or Path(model).name
+    served = spec.served_model_name or emulated.served_name(spec) or Path(model).name
     ports = iter(choose_ports(PORTS_PER_SERVER * spec.servers + ROUTER_PORTS, spec.base_port))
     router_port = choose_ports(1, spec.router_port)[0] if spec.router_port else next(ports)
     metrics_port = next(ports)
@@ -91,8 +92,9 @@ def router_plan(spec: ClusterSpec, plan: ClusterPlan, *, policy: str | None, log
     flags += ["--log-dir", str(log_dir)]
     if (Path(plan.model) / "tokenizer.json").is_file():
         flags += ["--tokenizer", plan.model]
-    if spec.profile is not None:
-        flags += ["--profile", str(Path(spec.profile).absolute())]
+    profile = spec.profile or emulated.profile_path(spec)
+    if profile is not None:
+        flags += ["--profile", str(Path(profile).absolute())]
     if policy is not None:
         flags += ["--deflect-policy", policy]
     argv = (sys.executable, "-m", "vllm_kairos", "router", *workers, *flags, *spec.router_args)
@@ -104,9 +106,12 @@ def _server(spec: ClusterSpec, name: str, common: Sequence[str], ports: Iterator
     role = "prefill" if name.startswith("p") else "decode"
     argv = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *common, "--port", str(port)]
     argv += ["--kv-transfer-config", json.dumps(_transfer_config(spec, role))]
+    settings = emulated.engine_settings(spec, name)
     if spec.scheduler is Scheduler.KAIROS:
-        settings = {"node_id": name, "role": role, "state_endpoint": f"tcp://{HOST}:{state_port}"}
-        argv += ["--scheduler-cls", "vllm_kairos.KairosScheduler", "--additional-config", json.dumps({"kairos": settings})]
+        settings |= {"node_id": name, "role": role, "state_endpoint": f"tcp://{HOST}:{state_port}"}
+        argv += ["--scheduler-cls", "vllm_kairos.KairosScheduler"]
+    if settings:
+        argv += ["--additional-config", json.dumps({"kairos": settings})]
     return ProcessPlan(
         name=name,
         argv=(*argv, *spec.vllm_args, *(spec.prefill_args if role == "prefill" else spec.decode_args)),
@@ -118,13 +123,17 @@ def _server(spec: ClusterSpec, name: str, common: Sequence[str], ports: Iterator
 
 def _common_flags(spec: ClusterSpec, model: str, served: str) -> list[str]:
     flags = ["--model", model, "--served-model-name", served, "--host", HOST]
+    if spec.emulate is not None:
+        return [*flags, *emulated.flags(spec)]
     dtype = spec.dtype or ("bfloat16" if spec.device is Device.CPU else "auto")
     return [*flags, "--dtype", dtype, *(_CPU_FLAGS if spec.device is Device.CPU else ())]
 
 
 def _transfer_config(spec: ClusterSpec, role: str) -> dict[str, Any]:
     connector = "KairosNixlConnector" if spec.scheduler is Scheduler.KAIROS else "NixlConnector"
-    config = {"kv_connector": connector, "kv_role": "kv_producer" if role == "prefill" else "kv_consumer"}
+    config: dict[str, Any] = {"kv_connector": connector, "kv_role": "kv_producer" if role == "prefill" else "kv_consumer"}
+    if spec.emulate is not None:
+        return config | emulated.connector(is_wrapped=spec.scheduler is Scheduler.KAIROS)
     return config | ({"kv_buffer_device": "cpu"} if spec.device is Device.CPU else {})
 
 
@@ -133,6 +142,8 @@ def _environment(spec: ClusterSpec, pin: Pin) -> dict[str, str]:
     quiet = {"VLLM_NO_USAGE_STATS": "1", "VLLM_PLUGINS": os.environ.get("VLLM_PLUGINS") or "kairos"}
     if spec.model is None or Path(spec.model).expanduser().is_dir():
         quiet["HF_HUB_OFFLINE"] = "1"
+    if spec.emulate is not None:
+        return quiet | emulated.environment(quiet["VLLM_PLUGINS"])
     if isinstance(pin, str):
         return {"CUDA_VISIBLE_DEVICES": pin} | quiet
     threads = {"OMP_NUM_THREADS": str(len(pin)), "VLLM_CPU_KVCACHE_SPACE": str(spec.kv_cache_gib)}
@@ -140,6 +151,8 @@ def _environment(spec: ClusterSpec, pin: Pin) -> dict[str, str]:
 
 
 def _pins(spec: ClusterSpec) -> Sequence[Pin]:
+    if spec.emulate is not None and not spec.pins:
+        return [frozenset()] * spec.servers  # they mostly sleep: the kernel places them best
     if spec.device is Device.CPU:
         return [parse_cpus(pin) for pin in spec.pins] if spec.pins else spread_cpus(spec.servers)
     pins = spec.pins or tuple(str(index) for index in range(spec.servers))

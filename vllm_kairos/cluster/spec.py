@@ -1,6 +1,7 @@
 """What a local cluster consists of, checked before anything starts."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ class ClusterSpec:
     """A whole cluster. Lists that go by server name the prefill servers first, then the decode servers.
 
     `pins` holds one entry per server: CPUs as in `0` or `0-3,6`, or CUDA device numbers as in `0,1`.
-    Empty: the CPUs this process may use are spread evenly, or CUDA devices are counted up from 0.
+    Empty: the CPUs this process may use are spread evenly, or CUDA devices are counted up from 0;
+    emulated servers are not pinned. `emulate` names the profile of a device to emulate, as a file or
+    a shipped profile; `emulation` holds further settings of it (docs/emulation.md).
     """
 
     prefill: int = 1
@@ -49,6 +52,8 @@ class ClusterSpec:
     router_port: int | None = None
     policy: str | None = None
     profile: str | None = None
+    emulate: str | None = None
+    emulation: Mapping[str, Any] = field(default_factory=dict)
     vllm_args: tuple[str, ...] = ()
     prefill_args: tuple[str, ...] = ()
     decode_args: tuple[str, ...] = ()
@@ -68,6 +73,11 @@ class ClusterSpec:
             raise ConfigError(f"policy needs the router, got policy {self.policy!r} without a router")
         if self.profile is not None and not Path(self.profile).is_file():
             raise ConfigError(f"profile must be an existing file, got {self.profile!r}")
+
+        if self.emulation and self.emulate is None:
+            raise ConfigError(f"emulation needs emulate to name a profile, got {dict(self.emulation)!r} without")
+        if self.emulate is not None and self.device is not Device.CPU:
+            raise ConfigError(f"device must be {Device.CPU} where one is emulated, got {self.device}")
 
     @property
     def servers(self) -> int:
@@ -107,12 +117,14 @@ def make_spec(settings: dict[str, Any]) -> ClusterSpec:
 
 
 def _setting(path: Path, key: str, value: Any) -> Any:
-    names = [field.name for field in fields(ClusterSpec)]
+    names = [each.name for each in fields(ClusterSpec)]
     if key not in names:
         raise ConfigError(f"{path}: {key}: no such setting; known are {', '.join(names)}")
     kind = _KINDS.get(key, str)
     if kind is tuple:
         return _words(path, key, value)
+    if kind is dict and isinstance(value, dict):
+        return {str(name): each for name, each in value.items()}
     if issubclass(kind, StrEnum):
         return _choice(path, key, kind, value)
     wanted = (int, float) if kind is float else kind
@@ -143,6 +155,7 @@ _KINDS: dict[str, type] = {
     "kv_cache_gib": int,
     "base_port": int,
     "router": bool,
+    "emulation": dict,
     "router_port": int,
     "vllm_args": tuple,
     "prefill_args": tuple,
@@ -150,4 +163,4 @@ _KINDS: dict[str, type] = {
     "router_args": tuple,
     "startup_timeout_s": float,
 }
-_NAMES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_NAMES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", dict: "a mapping"}
