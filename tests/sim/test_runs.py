@@ -2,12 +2,15 @@
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.sim.clusters import FREE_NETWORK, cluster, requests, run, simulation, workload
 from vllm_kairos.sim.cluster_spec import RouterSpec
 from vllm_kairos.sim.simulator import Outcome
+from vllm_kairos.workload.formats.kairos import save_workload
+from vllm_kairos.workload.load import load_trace
 from vllm_kairos.workload.request import TraceRequest, Workload
 
 
@@ -73,6 +76,15 @@ def test_preemption_is_counted_once_in_the_clients_times() -> None:
     assert felt_s == pytest.approx(spent_s)  # neither request's redone work is counted twice
     assert second.ttft_s < first.finished_s < second.finished_s
     assert sum(g.decodes * g.steps for g in outcome.engines[1].gaps) == 2 * 59
+
+
+def test_a_saved_workload_runs_as_the_one_it_was_saved_from(tmp_path: Path) -> None:
+    """Case 84."""
+    spec, load = cluster(1, 2), some_load()
+    save_workload(load, tmp_path / "load.jsonl")
+    again = load_trace(tmp_path / "load.jsonl")
+    assert again.requests == load.requests
+    assert run(spec, again, "kairos").requests == run(spec, load, "kairos").requests
 
 
 def test_rows_of_one_instant_are_served_in_their_order() -> None:
