@@ -115,11 +115,11 @@ def link(transfers: Sequence[TransferSample]) -> Link:
 
 
 def prefill_factors(phases: Iterable[Phase], node: str, model: LinearStepModel, budget_tokens: int) -> Factors:
-    """Of a node that takes every prompt, in the order of arrival: which of them a step held follows from its tokens."""
+    """Of a node that takes the kept prompts in the order of arrival: which of them a step held follows from its tokens."""
     pairs = [
         (step_s + phase.feed.between_steps_s(node), model.packed_step_s(0, 0, totals))
         for phase in phases
-        for step_s, totals in packed_steps(phase.feed.steps(node), _prompts(phase), budget_tokens)
+        for step_s, totals in packed_steps(phase.feed.steps(node), phase.kept_prompts, budget_tokens)
     ]
     factor = ratio(pairs)
     return Factors(prefill=factor, decode=factor, extra=factor, steps=len(pairs), noise=spread(pairs))
@@ -164,10 +164,6 @@ def spread(pairs: Sequence[tuple[float, float]]) -> float:
     logs = sorted(log(measured / predicted) for measured, predicted in pairs if measured > 0)
     cut = int(len(logs) * _TRIMMED)
     return pstdev(logs[cut : len(logs) - cut]) if len(logs) > 1 else 0.0
-
-
-def _prompts(phase: Phase) -> list[int]:
-    return [sample.prompt_tokens for sample in phase.samples]
 
 
 def _steps(phases: Iterable[Phase], node: str) -> list[tuple[StepSample, float]]:

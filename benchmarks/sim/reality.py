@@ -17,13 +17,13 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import describe_machine
-from benchmarks.sim.calibration import Calibration, decode_factors, delays, link, prefill_factors
+from benchmarks.sim.calibration import Calibration, Factors, decode_factors, delays, link, prefill_factors
 from benchmarks.sim.comparison import BOUNDS, Figures, figures, medians, relative_errors, rounded, verdicts
 from benchmarks.sim.load import SLICE_FILE, at_load, by_length, mean_prompt_s, read_rows
 from benchmarks.sim.served import Phase, serve
@@ -104,31 +104,45 @@ def calibrate(runs: Runs, model: LinearStepModel) -> Calibration:
     """What the phases that are not compared say of the cluster."""
     never, kairos = (runs.loaded[policy] for policy in POLICIES)
     remote, local = (runs.idle[policy] for policy in PATHS)
-    sizes = {node: never[-1].feed.messages[node][-1] for node in (PREFILL, DECODE)}
     return Calibration(
         delays=delays(remote, local, prefill_node=PREFILL, decode_node=DECODE),
         link=link([transfer for phase in never for transfer in phase.feed.transfers(DECODE)]),
-        factors={
-            PREFILL: prefill_factors(never, PREFILL, model, sizes[PREFILL].token_budget_tokens),
-            DECODE: decode_factors([*never, *kairos], DECODE, model, one_by_one=[local]),
-        },
-        sizes=sizes,
+        factors=step_factors([*never, *kairos], model, one_by_one=[local]),
+        sizes={node: never[-1].feed.messages[node][-1] for node in (PREFILL, DECODE)},
     )
+
+
+def step_factors(phases: Sequence[Phase], model: LinearStepModel, *, one_by_one: Sequence[Phase]) -> dict[str, Factors]:
+    """By node."""
+    budget_tokens = phases[-1].feed.messages[PREFILL][-1].token_budget_tokens
+    return {
+        PREFILL: prefill_factors(phases, PREFILL, model, budget_tokens),
+        DECODE: decode_factors(phases, DECODE, model, one_by_one=one_by_one),
+    }
 
 
 def compare(
     args: argparse.Namespace, runs: Runs, model: LinearStepModel, loads: Loads, found: Calibration
 ) -> list[dict[str, Any]]:
     """Every cell on both sides."""
-    cluster = simulated_cluster(model, found)
     cells = []
-    for (load, policy), phases in sorted(runs.cells.items(), key=lambda item: (item[0][0], POLICIES.index(item[0][1]))):
-        real = [served_figures(phase) for phase in phases]
-        simulated = simulate(cluster, at_load(loads.compared, load, model), policy, OBJECTIVES, SEEDS)
-        cells.append(
-            {"load": load, "policy": policy, **cell(real, simulated), "steps": _observed(phases, policy, model, found)}
-        )
+    for load, policy in product(args.loads, POLICIES):
+        phases = runs.cells[load, policy]
+        workload, real = at_load(loads.compared, load, model), [served_figures(phase) for phase in phases]
+        simulated = simulate(simulated_cluster(model, found), workload, policy, OBJECTIVES, SEEDS)
+        drift = _with_own_steps(phases, found, runs, model, workload)
+        cells.append({"load": load, "policy": policy, **cell(real, simulated), "with_own_steps": drift})
     return cells
+
+
+def _with_own_steps(
+    phases: Sequence[Phase], found: Calibration, runs: Runs, model: LinearStepModel, workload: Workload
+) -> dict[str, Any]:
+    """The errors there would be had steps been calibrated in the cell itself: what they differ by is the machine's drift."""
+    own = replace(found, factors=step_factors(phases, model, one_by_one=[runs.idle[PATHS[1]]]))
+    simulated = simulate(simulated_cluster(model, own), workload, phases[0].policy, OBJECTIVES, SEEDS)
+    errors = relative_errors(medians(simulated), medians([served_figures(phase) for phase in phases]))
+    return {"relative_errors": errors, "steps": {node: asdict(factors) for node, factors in own.factors.items()}}
 
 
 def cell(real: Sequence[Figures], simulated: Sequence[Figures]) -> dict[str, Any]:
@@ -153,15 +167,6 @@ def served_figures(phase: Phase) -> Figures:
         deflected=sum(record["decision"] == "decode-only" for record in phase.records),
         duration_s=max(sample.due_s + sample.token_times_s[-1] for sample in samples),
     )
-
-
-def _observed(phases: Sequence[Phase], policy: str, model: LinearStepModel, found: Calibration) -> dict[str, Any]:
-    """The cell's own step factors, to tell a drift of the machine from a fault of the simulator; nothing uses them."""
-    observed: dict[str, Any] = {DECODE: asdict(decode_factors(phases, DECODE, model))}
-    if policy == "never":
-        budget_tokens = found.sizes[PREFILL].token_budget_tokens
-        observed[PREFILL] = asdict(prefill_factors(phases, PREFILL, model, budget_tokens))
-    return observed
 
 
 def describe_load(args: argparse.Namespace, loads: Loads, model: LinearStepModel) -> dict[str, Any]:

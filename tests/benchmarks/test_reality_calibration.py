@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.sim.calibration import HOP_S, decode_factors, delays, link, prefill_factors, ratio, spread
 from benchmarks.sim.packed import packed_steps, totals
-from benchmarks.sim.served import Phase
+from benchmarks.sim.served import Phase, in_order
 from benchmarks.sim.steps import Feed, between_steps_s
 from vllm_kairos.core.linear import DecodeCost, LinearStepModel, PrefillCost
 from vllm_kairos.demo.client import Sample
@@ -66,12 +66,13 @@ def phase(
         last = message("d0")
         last.transfer_samples.extend(transfers)
         feed.messages["d0"].append(last)
-    ttfts_s = [record["ttft_s"] for record in records] or [1.0] * len(prompts)
+    records = records or [{"prompt_tokens": tokens, "ttft_s": 1.0} for tokens in prompts]
     samples = tuple(
-        Sample(due_s=0.0, prompt_tokens=tokens, wanted_tokens=1, token_times_s=(ttft_s + client_s,))
-        for tokens, ttft_s in zip(prompts, ttfts_s, strict=True)
+        Sample(due_s=0.0, prompt_tokens=tokens, wanted_tokens=1, token_times_s=(record["ttft_s"] + client_s,))
+        for tokens, record in zip(prompts, records, strict=True)
     )
-    return Phase(name="x", policy="never", samples=samples, records=tuple(dict(record) for record in records), feed=feed)
+    kept = tuple({"decision": "prefill-decode"} | dict(record) for record in records)
+    return Phase(name="x", policy="never", samples=samples, records=kept, feed=feed)
 
 
 def prefill_step(tokens: int, done: int = 0, *, factor: float = 1.0) -> StepSample:
@@ -186,3 +187,18 @@ def test_time_between_steps_is_measured_only_while_work_is_left() -> None:
     idle = message("p0", steps=[step], sent_at_s=99.0)
     assert between_steps_s([*busy, idle]) == pytest.approx(0.01)
     assert between_steps_s([idle]) == 0.0
+
+
+def test_records_are_told_apart_by_length_where_they_came_in_one_millisecond() -> None:
+    samples = phase({}, prompts=[400, 300, 300, 500]).samples
+    rows = [("t2", 500, "d"), ("t1", 300, "b"), ("t1", 400, "a"), ("t2", 300, "c")]
+    records = [{"time": time, "prompt_tokens": tokens, "decision": name} for time, tokens, name in rows]
+    assert [record["decision"] for record in in_order(samples, records)] == ["a", "b", "c", "d"]
+
+
+def test_prompts_that_were_deflected_are_not_looked_for_on_the_prefill_node() -> None:
+    found = phase(
+        {}, prompts=[100, 200], records=[{"prompt_tokens": 100, "ttft_s": 1.0}, {"prompt_tokens": 200, "ttft_s": 1.0}]
+    )
+    found.records[0]["decision"] = "decode-only"
+    assert found.kept_prompts == [200]
