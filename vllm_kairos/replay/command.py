@@ -50,6 +50,9 @@ def _add_endpoint_flags(group: Any) -> None:
     words = "vllm: enforce output lengths and count tokens per chunk; openai: send only what OpenAI's API knows (%(default)s)"
     group.add_argument("--dialect", choices=("vllm", "openai"), default="vllm", help=words)
     group.add_argument("--extra-body", metavar="JSON", help="object with more fields for every request's body")
+    group.add_argument("--prompts", choices=("tokens", "text"), default="tokens", help="of completions (%(default)s)")
+    aim = "what has the trace's length where prompts are text: the whole prompt, or the text without template (%(default)s)"
+    group.add_argument("--aim", choices=("total", "content"), default="total", help=aim)
     group.add_argument("--vocabulary", metavar="LOW:HIGH", default="1000:30000", help="range of token ids (%(default)s)")
     group.add_argument("--timeout-s", type=float, default=600.0, help="most time for one answer, 0 for none (%(default)g)")
 
@@ -84,21 +87,29 @@ def _add_report_flags(group: Any) -> None:
     group.add_argument("--slo-headers", action=argparse.BooleanOptionalAction, default=True, help=slo)
     group.add_argument("--warn-lag-ms", type=float, default=10.0, help="warn when P99 send lag is above this (%(default)g)")
     group.add_argument("--out", type=Path, default=Path("kairos-replay"), metavar="DIR", help="where results go (%(default)s)")
+    group.add_argument("--plots", action=argparse.BooleanOptionalAction, default=True, help="draw pictures (yes)")
     group.add_argument("--token-times", action="store_true", help="keep every arrival in requests.jsonl")
     group.add_argument("--fail-on-errors", action="store_true", help="exit with 1 when a request failed")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay, print the table and write the results."""
+    import uvloop
+
     from vllm_kairos.replay.load import build_workload
     from vllm_kairos.replay.out_dir import make_out_dir
-    from vllm_kairos.replay.write import write_results
+    from vllm_kairos.replay.plot import need_matplotlib
+    from vllm_kairos.replay.write import WriteOptions, write_results
 
     settings = settings_of(arguments)
+    if arguments.plots:
+        need_matplotlib()
     workload = build_workload(settings.load)
     out = make_out_dir(arguments.out)
-    outcome = asyncio.run(_replay(settings, workload))
-    figures = write_results(out, command_line(arguments.words), settings, workload, outcome, token_times=arguments.token_times)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        outcome = runner.run(_replay(settings, workload))
+    options = WriteOptions(token_times=arguments.token_times, plots=arguments.plots)
+    figures = write_results(out, command_line(arguments.words), settings, workload, outcome, options)
     if outcome.interrupted:
         return INTERRUPTED_STATUS
     return 1 if arguments.fail_on_errors and figures.failed else 0
@@ -137,6 +148,8 @@ def settings_of(arguments: argparse.Namespace) -> "ReplaySettings":
         api_key=arguments.api_key or os.environ.get(_KEY_VARIABLE, ""),
         extra_body=_object(arguments.extra_body),
         slo_headers=arguments.slo_headers,
+        prompts=arguments.prompts,
+        aim=arguments.aim,
         vocabulary=Vocabulary.parse(arguments.vocabulary),
         timeout_s=arguments.timeout_s or None,
         objectives=Objectives(ttft_s=(arguments.ttft_slo_ms or 4000.0) / 1e3, tbt_s=(arguments.tbt_slo_ms or 70.0) / 1e3),

@@ -35,6 +35,7 @@ def results_document(
         "settings": {name: value for name, value in asdict(settings).items() if name != _SECRET},
         "endpoint": {"url": outcome.endpoint.url, "path": outcome.endpoint.path, "model": outcome.endpoint.model},
         "workload": asdict(describe(workload)),
+        "prompts": outcome.prompt_note,
         "warnings": list(warnings),
         "complete": not outcome.interrupted,
         "wall_s": outcome.wall_s,

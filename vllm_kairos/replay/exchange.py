@@ -65,6 +65,6 @@ class Sender(Protocol):
 
 
 class Clock(Protocol):
-    """Seconds from the start of the replay."""
+    """Seconds from a moment of its own."""
 
     def __call__(self) -> float: ...

@@ -88,6 +88,8 @@ class Figures:
     """As the trace has them."""
     prompt_tokens_served: int
     """As the server counted them."""
+    prompt_tokens_over: Quantiles
+    """The server's count less the trace's, per request."""
     cached_tokens: int
     output_tokens: int
     output_length_mismatches: int
@@ -97,6 +99,8 @@ class Figures:
     deflected_reasons: dict[str, int]
     kept_reasons: dict[str, int]
     send_lag_s: Quantiles
+    client_lag_s: Quantiles
+    """How late the client's own timers fired while it ran: chunks may have been read so late."""
 
     @property
     def tbt_violation_share(self) -> float:
@@ -107,7 +111,14 @@ class Figures:
         return asdict(self) | {"tbt_violation_share": self.tbt_violation_share}
 
 
-def figures_of(samples: Sequence[Sample], objectives: Objectives, *, ramp_s: float = 0.0, not_sent: int = 0) -> Figures:
+def figures_of(
+    samples: Sequence[Sample],
+    objectives: Objectives,
+    *,
+    ramp_s: float = 0.0,
+    not_sent: int = 0,
+    client_lags_s: Sequence[float] = (),
+) -> Figures:
     """Everything the reports show about one replay."""
     ended = [sample for sample in samples if sample.error != INTERRUPTED]
     measured = [sample for sample in ended if sample.due_s >= ramp_s]
@@ -124,6 +135,7 @@ def figures_of(samples: Sequence[Sample], objectives: Objectives, *, ramp_s: flo
         **_token_counts(good),
         **_decisions(measured),
         send_lag_s=Quantiles.of(sample.send_lag_s for sample in samples),
+        client_lag_s=Quantiles.of(client_lags_s),
     )
 
 
@@ -183,11 +195,16 @@ def _token_counts(good: Sequence[Sample]) -> dict[str, Any]:
     return {
         "prompt_tokens": sum(sample.request.prompt_tokens for sample in good),
         "prompt_tokens_served": sum(sample.prompt_tokens or 0 for sample in good),
+        "prompt_tokens_over": Quantiles.of(_over(sample) for sample in good),
         "cached_tokens": sum(sample.cached_tokens or 0 for sample in good),
         "output_tokens": output_tokens,
         "output_length_mismatches": sum(not sample.has_wanted_length for sample in good),
         "tokens_per_arrival": output_tokens / arrivals if arrivals else None,
     }
+
+
+def _over(sample: Sample) -> int | None:
+    return None if sample.prompt_tokens is None else sample.prompt_tokens - sample.request.prompt_tokens
 
 
 def _decisions(measured: Sequence[Sample]) -> dict[str, Any]:

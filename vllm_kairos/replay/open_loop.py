@@ -1,17 +1,18 @@
 """Send every request when it is due, whatever has become of those before it.
 
 Requests are made ready ahead of time and each is sent by a task of its own, so that sending never waits for an answer.
-Times are of the running event loop's clock.
+Times are of the clock given: an event loop's own may be as coarse as a millisecond.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Protocol
 
 from vllm_kairos.replay.endpoint import Prepared
-from vllm_kairos.replay.exchange import Exchange, Sender, SendError
+from vllm_kairos.replay.exchange import Clock, Exchange, Sender, SendError
 from vllm_kairos.replay.sample import Sample
 from vllm_kairos.replay.schedule import Schedule
 from vllm_kairos.replay.stream import StreamError
@@ -50,11 +51,18 @@ class OpenLoop:
     """One replay of `requests`; `prepare` makes a request ready to send, given its place."""
 
     def __init__(
-        self, requests: Sequence[TraceRequest], *, ramp_s: float, prepare: Prepare, sender: Sender, observer: Observer
+        self,
+        requests: Sequence[TraceRequest],
+        *,
+        ramp_s: float,
+        prepare: Prepare,
+        sender: Sender,
+        observer: Observer,
+        clock: Clock = time.perf_counter,
     ) -> None:
         self._requests = requests
         self._schedule = Schedule(requests, ramp_s=ramp_s)
-        self._prepare, self._sender, self._observer = prepare, sender, observer
+        self._prepare, self._sender, self._observer, self._clock = prepare, sender, observer, clock
         self._ready: list[tuple[float, int, Prepared]] = []
         self._samples: dict[int, Sample] = {}
         self._exchanges: dict[int, Exchange] = {}
@@ -67,7 +75,7 @@ class OpenLoop:
         """Send everything and wait for the answers; when `stop` is set, keep what there is and return."""
         while self._should_prepare(0.0):
             self._prepare_one()
-        self._started_s = asyncio.get_running_loop().time()
+        self._started_s = self._clock()
         stopper = asyncio.create_task(self._wake_on(stop))
         try:
             while not stop.is_set() and (self._ready or self._schedule.next or self._tasks):
@@ -81,7 +89,7 @@ class OpenLoop:
         return Replayed(samples, len(self._requests) - len(samples))
 
     def _now_s(self) -> float:
-        return asyncio.get_running_loop().time() - self._started_s
+        return self._clock() - self._started_s
 
     async def _act(self) -> None:
         """Send, make ready or wait: whichever is to be done first."""
@@ -119,7 +127,7 @@ class OpenLoop:
         elif moments:
             self._observer.waiting(now_s, moments[0])
         loop = asyncio.get_running_loop()
-        timer = loop.call_at(self._started_s + min(moments), self._changed.set) if moments else None
+        timer = loop.call_later(max(0.0, min(moments) - now_s), self._changed.set) if moments else None
         await self._changed.wait()
         self._changed.clear()
         if timer is not None:

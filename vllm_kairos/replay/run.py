@@ -1,16 +1,19 @@
 """One replay, from settings to samples."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from secrets import token_hex
 
-from vllm_kairos.replay.discovery import base_url, first_model
+from vllm_kairos.replay.discovery import base_url, first_model, measured
 from vllm_kairos.replay.endpoint import Endpoint, Prepared, PromptMaker, prepared
 from vllm_kairos.replay.http_sender import HttpSender
+from vllm_kairos.replay.lag import measure_lag
 from vllm_kairos.replay.open_loop import Observer, OpenLoop, Prepare, Replayed
 from vllm_kairos.replay.prompts import token_ids
 from vllm_kairos.replay.settings import ReplaySettings
+from vllm_kairos.replay.words import Measure, text
 from vllm_kairos.workload.request import TraceRequest, Workload
 
 
@@ -19,7 +22,9 @@ class Outcome:
     """What came of a replay."""
 
     endpoint: Endpoint
+    prompt_note: str
     replayed: Replayed
+    client_lags_s: tuple[float, ...]
     wall_s: float
     interrupted: bool
 
@@ -27,19 +32,31 @@ class Outcome:
 async def replay(settings: ReplaySettings, workload: Workload, observer: Observer, stop: asyncio.Event) -> Outcome:
     """Send the workload to the endpoint. Raises ConfigError when the endpoint cannot be asked what it serves."""
     endpoint = await resolve_endpoint(settings)
-    loop = asyncio.get_running_loop()
+    measure, prompt_note = await prompt_length(settings, endpoint)
     async with HttpSender(endpoint, timeout_s=settings.timeout_s) as sender:
         open_loop = OpenLoop(
             workload.requests,
             ramp_s=settings.load.ramp_s,
-            prepare=preparer(endpoint, prompt_maker(settings)),
+            prepare=preparer(endpoint, prompt_maker(settings, measure)),
             sender=sender,
             observer=observer,
         )
-        started_s = loop.time()
-        replayed = await open_loop.run(stop)
-        wall_s = loop.time() - started_s
-    return Outcome(endpoint=endpoint, replayed=replayed, wall_s=wall_s, interrupted=stop.is_set())
+        started_s = time.perf_counter()
+        client_lags_s: list[float] = []
+        meter = asyncio.create_task(measure_lag(client_lags_s))
+        try:
+            replayed = await open_loop.run(stop)
+        finally:
+            meter.cancel()
+        wall_s = time.perf_counter() - started_s
+    return Outcome(
+        endpoint=endpoint,
+        prompt_note=prompt_note,
+        replayed=replayed,
+        client_lags_s=tuple(client_lags_s),
+        wall_s=wall_s,
+        interrupted=stop.is_set(),
+    )
 
 
 async def resolve_endpoint(settings: ReplaySettings) -> Endpoint:
@@ -56,9 +73,24 @@ async def resolve_endpoint(settings: ReplaySettings) -> Endpoint:
     )
 
 
-def prompt_maker(settings: ReplaySettings) -> PromptMaker:
+async def prompt_length(settings: ReplaySettings, endpoint: Endpoint) -> tuple[Measure, str]:
+    """How the endpoint counts our text, and what to know about the prompts' lengths."""
+    if not settings.as_text:
+        return Measure(), "prompts are token ids, as many as the trace says"
+    found = await measured(endpoint.url, endpoint.api_key, endpoint.model, chat=endpoint.kind == "chat")
+    if found is None:
+        return Measure(), "prompts are text of a word per token of the trace: the server has no /tokenize to measure with"
+    whole = "the whole prompt" if settings.aim == "total" else "the text, to which the template adds,"
+    how = f"{found.tokens_per_word:.3f} tokens a word, {found.template_tokens} of the template"
+    return found, f"prompts are text, so long that {whole} has the trace's tokens ({how})"
+
+
+def prompt_maker(settings: ReplaySettings, measure: Measure) -> PromptMaker:
     """How prompts are made."""
-    return lambda request: token_ids(request, settings.vocabulary, settings.load.seed)
+    seed = settings.load.seed
+    if settings.as_text:
+        return lambda request: text(request, measure, settings.aim, seed)
+    return lambda request: token_ids(request, settings.vocabulary, seed)
 
 
 def preparer(endpoint: Endpoint, prompt: PromptMaker, new_id: Callable[[], str] = lambda: token_hex(4)) -> Prepare:

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.replay.endpoint import Dialect, Kind
 from vllm_kairos.replay.figures import Objectives
 from vllm_kairos.replay.prompts import Vocabulary
+from vllm_kairos.replay.words import Aim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +62,18 @@ class ReplaySettings:
     api_key: str = field(default="", repr=False)
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     slo_headers: bool = True
+    prompts: Literal["tokens", "text"] = "tokens"
+    """How completions get their prompts; chat takes text alone."""
+    aim: Aim = "total"
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     timeout_s: float | None = 600.0
     objectives: Objectives = field(default_factory=lambda: Objectives(ttft_s=4.0, tbt_s=0.07))
     warn_lag_s: float = 0.01
+
+    @property
+    def as_text(self) -> bool:
+        """Prompts are sent as text."""
+        return self.kind == "chat" or self.prompts == "text"
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):

@@ -12,6 +12,7 @@ _ROWS = (
     ("TPOT, ms", "tpot_s"),
     ("whole answer from due, ms", "e2e_s"),
     ("send lag, ms", "send_lag_s"),
+    ("client lag, ms", "client_lag_s"),
 )
 
 
