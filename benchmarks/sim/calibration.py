@@ -17,7 +17,7 @@ from vllm_kairos.wire.messages import NodeStateMessage, StepSample, TransferSamp
 
 HOP_S = 0.0005
 """Router to engine and back; what else a leg takes is counted as the engine's frontend."""
-_TRIMMED = 0.025  # share of the steps left out at either end: stalls that are none of the cluster's doing
+_TRIMMED = 0.005  # share of the steps left out at either end: stalls that are none of the cluster's doing
 _LEAST_FACTOR = 0.05
 
 
