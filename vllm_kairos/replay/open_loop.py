@@ -119,15 +119,12 @@ class OpenLoop:
 
     async def _wait(self, now_s: float) -> None:
         """Until something is due, or ready to be made ready, or has changed."""
-        moments = [self._ready[0][0]] if self._ready else []
-        upcoming = self._schedule.next
-        if upcoming is not None:
-            moments.append(upcoming[0] if self._ready else upcoming[0] - _READY_AHEAD_S)
-            self._observer.waiting(now_s, min(upcoming[0], *moments))
-        elif moments:
-            self._observer.waiting(now_s, moments[0])
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(max(0.0, min(moments) - now_s), self._changed.set) if moments else None
+        due_s = min((first[0] for first in (self._schedule.next, *self._ready[:1]) if first is not None), default=None)
+        timer = None
+        if due_s is not None:
+            self._observer.waiting(now_s, due_s)
+            until_s = due_s if self._ready else due_s - _READY_AHEAD_S
+            timer = asyncio.get_running_loop().call_later(max(0.0, until_s - now_s), self._changed.set)
         await self._changed.wait()
         self._changed.clear()
         if timer is not None:
