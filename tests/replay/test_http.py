@@ -43,15 +43,8 @@ async def _errors(script: Script, *, timeout_s: float | None = 60.0) -> list[str
 
 
 async def test_a_request_says_what_the_trace_says():
-    row = request(
-        prompt_tokens=20,
-        output_tokens=2,
-        block_hashes=(5,),
-        block_tokens=16,
-        ttft_slo_s=1.5,
-        tbt_slo_s=0.0625,
-        session_id="s 1",
-    )
+    blocks = {"prompt_tokens": 20, "block_hashes": (5,), "block_tokens": 16}
+    row = request(**blocks, output_tokens=2, ttft_slo_s=1.5, tbt_slo_s=0.0625, session_id="s 1")
     async with running(_server) as stub:
         outcome = await _replay(f"{stub.url}/v1/", row, api_key="secret", extra_body={"top_p": 0.5})
     sent = stub.received[-1]
