@@ -7,14 +7,13 @@ Read against vLLM 0.30-0.33.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from vllm import envs
-from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group, kv_transfer_state
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole, KVConnectorTransferResults
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlBaseConnector
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
@@ -34,32 +33,34 @@ logger = init_logger("vllm.kairos.emulation")
 
 
 @dataclass(frozen=True, slots=True)
-class _Setup:
+class Setup:
+    """What the worker side of a connector needs to know."""
+
     settings: EmulationSettings
     faults: FaultBoard
     bytes_per_token: int
 
 
-_setups: list[_Setup] = []
+_setups: list[Setup] = []  # that of the worker side in the making: vLLM's factory has no room for it
 
 
-@contextmanager
-def worker_setup(settings: EmulationSettings, faults: FaultBoard, bytes_per_token: int) -> Iterator[None]:
-    """Inside, a connector made for the worker side takes these: vLLM's factory has no room for them."""
-    _setups.append(_Setup(settings, faults, bytes_per_token))
+def make_worker_side(vllm_config: Any, kv_cache_config: Any, setup: Setup) -> None:
+    """Make the connector's worker side this process's own; ConfigError for a connector that would move real KV.
+
+    Seam: `kv_transfer_state._KV_CONNECTOR_AGENT`. vLLM's `ensure_kv_transfer_initialized` would ask the
+    tensor-parallel group for the engine id, and there is no such group without a device.
+    """
+    transfer = vllm_config.kv_transfer_config
+    names = {transfer.kv_connector, (transfer.kv_connector_extra_config or {}).get("kairos_inner")}
+    if NAME not in names:
+        raise ConfigError(f"kv_connector must be {NAME} on an emulated engine, or wrap it, got {transfer.kv_connector!r}")
+    _setups.append(setup)
     try:
-        yield
+        kv_transfer_state._KV_CONNECTOR_AGENT = KVConnectorFactory.create_connector(
+            config=vllm_config, role=KVConnectorRole.WORKER, kv_cache_config=kv_cache_config
+        )
     finally:
         _setups.pop()
-
-
-def check_is_emulated(transfer_config: Any) -> None:
-    """Refuse a connector that would move real KV; ConfigError names it."""
-    names = {transfer_config.kv_connector, (transfer_config.kv_connector_extra_config or {}).get("kairos_inner")}
-    if NAME not in names:
-        raise ConfigError(
-            f"kv_connector must be {NAME} on an emulated engine, or wrap it, got {transfer_config.kv_connector!r}"
-        )
 
 
 def await_news(timeout_s: float) -> None:
@@ -93,7 +94,7 @@ class EmulatedTransferWorker:
     use_host_buffer = False  # these two are read by NixlBaseConnector
     pcp_rank = 0
 
-    def __init__(self, vllm_config: Any, engine_id: str, setup: _Setup) -> None:
+    def __init__(self, vllm_config: Any, engine_id: str, setup: Setup) -> None:
         transfer = vllm_config.kv_transfer_config
         lease_s = transfer.get_from_extra_config("kv_lease_duration", _LEASE_S)
         self._faults = setup.faults

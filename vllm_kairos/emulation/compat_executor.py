@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized, ensure_kv_transfer_shutdown, has_kv_transfer_group
+from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown, has_kv_transfer_group
 from vllm.logger import init_logger
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
@@ -79,12 +79,9 @@ class EmulatedWorker:
     def set_kv_cache_layout(self, layout_name: str) -> None: ...
 
     def initialize_from_config(self, kv_cache_configs: list[Any]) -> None:
-        transfer = self._config.kv_transfer_config
-        if transfer is None:
-            return
-        compat_connector.check_is_emulated(transfer)
-        with compat_connector.worker_setup(self._settings, self.engine.faults, self._profile.kv_bytes_per_token):
-            ensure_kv_transfer_initialized(self._config, kv_cache_configs[0])
+        if self._config.kv_transfer_config is not None:
+            setup = compat_connector.Setup(self._settings, self.engine.faults, self._profile.kv_bytes_per_token)
+            compat_connector.make_worker_side(self._config, kv_cache_configs[0], setup)
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         return CompilationTimes(language_model=0.0, encoder=0.0)
