@@ -7,7 +7,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from queue import Queue
+from threading import Thread
 
 import pytest
 
@@ -25,23 +26,21 @@ MOONCAKE = [
 @contextmanager
 def _served(script: Script) -> Iterator[str]:
     """A stub in a thread of its own: the command runs its own event loop."""
-    url, ready, done = "", Event(), Event()
+    started: Queue[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Queue()
 
     async def serve() -> None:
-        nonlocal url
+        done = asyncio.Event()
         async with running(script) as stub:
-            url = stub.url
-            ready.set()
-            while not done.is_set():
-                await asyncio.sleep(0.01)
+            started.put((stub.url, asyncio.get_running_loop(), done))
+            await done.wait()
 
     thread = Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert ready.wait(60)
+    url, loop, done = started.get(timeout=60)
     try:
         yield url
     finally:
-        done.set()
+        loop.call_soon_threadsafe(done.set)
         thread.join()
 
 

@@ -22,8 +22,8 @@ async def _never(exchange: Exchange, clock: Clock) -> None:
 
 
 def test_97_sending_does_not_wait_for_answers():
-    requests = [request(index, index / 500) for index in range(5_000)]
-    for play in (_at_once, _never):
+    for play, count in ((_at_once, 5_000), (_never, 1_000)):
+        requests = [request(index, index / 500) for index in range(count)]
         replayed = replay_virtually(requests, play)
         assert [sample.sent_s for sample in replayed.samples] == pytest.approx([one.arrival_s for one in requests], abs=1e-6)
         assert replayed.not_sent == 0
