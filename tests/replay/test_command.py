@@ -124,6 +124,7 @@ def test_ctrl_c_leaves_what_there_is(trace, tmp_path):
         (["--workload", "LPLD", "--slice", "9:3"], "--slice must be START:END"),
         (["--workload", "LPLD", "--extra-body", "[1]"], "--extra-body must be a JSON object"),
         (["--workload", "LPLD", "--url", "ftp://x"], "--url must begin with http"),
+        (["--workload", "LPLD", "--url", "http://me:pass@host"], "--url must hold no user and password"),
         (["--workload", "LPLD", "--vocabulary", "7"], "--vocabulary must be"),
         (["--workload", "LPLD", "--limit", "0"], "--limit must be >= 1, got 0"),
     ],

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.replay.endpoint import Dialect, Kind
@@ -78,6 +79,8 @@ class ReplaySettings:
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"--url must begin with http:// or https://, got {self.url!r}")
+        if "@" in urlsplit(self.url).netloc:  # results.json names the URL
+            raise ConfigError("--url must hold no user and password; --api-key takes a bearer key")
         _require("timeout_s", self.timeout_s, above=0.0)
         _require("warn_lag_ms", self.warn_lag_s * 1e3, least=0.0)
 
