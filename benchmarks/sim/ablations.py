@@ -23,6 +23,7 @@ from vllm_kairos.core.view import ClusterView
 from vllm_kairos.sim.cluster_spec import ClusterSpec, RouterSpec
 
 _INSTANT_BYTES_PER_S = 1e18
+_MOST_SLOTS = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,16 @@ class ManyPerNode(LateIfSooner):
         return LateIfSooner._by_prediction(self, request, replace(pools, deflectable=nodes), pair)
 
 
+@dataclass(frozen=True, slots=True)
+class SlotsForKept(Kairos):
+    """Decode nodes whose slots will be nearly all taken, with those whose prompts are still on a prefill node, are left out."""
+
+    def _by_prediction(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
+        nodes = [node for node in pools.deflectable if node.coming_load[0] < _MOST_SLOTS * node.max_running_requests]
+        blocked = pools.blocked if nodes or not pools.deflectable else Reason.SLOTS_FULL
+        return Kairos._by_prediction(self, request, replace(pools, deflectable=nodes, blocked=blocked), pair)
+
+
 class DeafView(ClusterView):
     """A view that does not hear of some kinds of event."""
 
@@ -122,6 +133,11 @@ def _many_per_node(cluster: ClusterSpec) -> Policy:
     return ManyPerNode(routing, SafeLocals(model, cluster.settings))
 
 
+def _slots_for_kept(cluster: ClusterSpec) -> Policy:
+    routing, model = _parts(cluster)
+    return SlotsForKept(routing, SafeLocals(model, cluster.settings))
+
+
 def _no_transfers(spec: RouterSpec) -> ClusterView:
     return DeafView(spec, events.TransferObserved)
 
@@ -131,6 +147,7 @@ def _reports_only(spec: RouterSpec) -> ClusterView:
 
 
 _PLAIN, _ROUTER = DecisionSettings(), RouterSpec()
+_FINER = (2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64)
 _INSTANT = replace(_PLAIN, default_bandwidth_bytes_per_s=_INSTANT_BYTES_PER_S)
 
 ABLATIONS: Mapping[str, Arm] = {
@@ -145,6 +162,8 @@ ABLATIONS: Mapping[str, Arm] = {
     "loss-10%": Arm(spec="kairos", router=replace(_ROUTER, heartbeat_loss=0.1)),
     "late-if-sooner": Arm(spec="kairos", make=_late_if_sooner),
     "many-per-node": Arm(spec="kairos", make=_many_per_node),
+    "finer-chunks": Arm(spec="kairos", settings=replace(_PLAIN, chunk_candidates_tokens=_FINER)),
+    "slots-for-kept": Arm(spec="kairos", make=_slots_for_kept),
     "prefix-aware": Arm(spec="kairos", router=replace(_ROUTER, prefix_aware=True)),
 }
 """By row name; the row `kairos` itself is in the policy table (alpha 1.3, beta 0.9, a heartbeat of 0.1 s, no loss)."""

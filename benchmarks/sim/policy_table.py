@@ -34,7 +34,9 @@ POLICIES = (
     "kairos",
     "oracle",
 )
-ABLATED_PROFILE, ABLATED_LOADS = PROFILES[0], LOADS[1:3]
+ABLATED_PROFILE, ABLATED_LOADS = PROFILES[0], (LOADS[2],)
+SATURATED = ("azure-conv", PROFILES[1], LOADS[3])
+"""Where all decode slots are taken: the cell that `kairos` is worst at, ablated too."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -89,6 +91,10 @@ def _cells(options: argparse.Namespace) -> Iterator[Cell]:
 def _ablated_cells(options: argparse.Namespace) -> Iterator[Cell]:
     loads = [load for load in options.load if load in ABLATED_LOADS]
     yield from _grid(options, [ABLATED_PROFILE], loads, ABLATIONS)
+    trace, profile, load = SATURATED
+    if trace in options.trace and profile in options.profile and load in options.load:
+        for row, arm in ABLATIONS.items():
+            yield Cell(traces=options.traces, trace=trace, profile=profile, load=load, row=row, arm=arm)
 
 
 def _grid(
