@@ -4,6 +4,7 @@
 such a plugin only where VLLM_PLUGINS names it (kairos-emulation).
 """
 
+import asyncio
 from typing import Any
 
 from vllm_kairos.emulation.faults import parse_fault
@@ -11,6 +12,7 @@ from vllm_kairos.errors import ConfigError
 
 STATUS_PATH = "/kairos/emulation"
 FAULTS_PATH = "/kairos/emulation/faults"
+ANSWER_WAIT_S = 1.0
 
 
 class EmulationControl:
@@ -37,12 +39,21 @@ class EmulationControl:
         return dict(answer)
 
     async def fault(self, fault: dict[str, Any]) -> Any:
-        """Have a fault happen; 400 says what is wrong with one that is not valid. A crash may end the answer too."""
+        """Have a fault happen; 400 says what is wrong with one that is not valid."""
         from starlette.responses import JSONResponse
 
         try:
             parse_fault(fault)
         except ConfigError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
-        await self._engine.collective_rpc("emulation_fault", args=(fault,))
+        await self._tell(fault)
         return {"accepted": True}
+
+    async def _tell(self, fault: dict[str, Any]) -> None:
+        """Pass a fault on. An engine core that dies or hangs of it never answers, and the server must be able to end."""
+        telling = asyncio.ensure_future(self._engine.collective_rpc("emulation_fault", args=(fault,)))
+        await asyncio.wait({telling}, timeout=ANSWER_WAIT_S)
+        if telling.done():
+            telling.exception()  # that it died of the fault is no surprise
+        else:
+            telling.cancel()
