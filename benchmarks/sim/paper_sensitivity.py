@@ -18,7 +18,7 @@ from vllm_kairos.simulate.experiments.paper_setting import OURS, PLAIN, paper_co
 from vllm_kairos.simulate.experiments.sustained import p95_criterion
 from vllm_kairos.simulate.sweep import Cell, run_cells
 
-SETTINGS = ((4.0, 25.0), (4.0, 3.0), (4.0, 1.0), (4.0, 0.8), (2.0, 1.0), (1.0, 25.0), (1.0, 3.0), (1.0, 1.0), (1.0, 0.8))
+SETTINGS = ((4.0, 25.0), (4.0, 1.0), (4.0, 0.8), (2.0, 1.0), (1.0, 3.0), (1.0, 1.0), (1.0, 0.8))
 SEEDS = (0, 2)
 LEAST_RPS, MOST_RPS, HALVINGS = 4.0, 11.0, 6
 CRITERION = p95_criterion(4.0, 0.070)

@@ -1,0 +1,98 @@
+"""The committed results of the paper's experiments bear out what docs/reproduction.md says of them."""
+
+import json
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks/results/sim"
+NAMES = ("paper-table1", "paper-table3", "paper-table4", "paper-fig4", "paper-fig5", "paper-fig6")
+MOST_BYTES = 200_000
+
+
+def document(name):
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def ours(name):
+    return {row["quantity"]: row["ours"] for row in document(name)["rows"]}
+
+
+def curve(policy, figure, name="paper-fig4"):
+    """Medians over the seeds, by rate."""
+    return {one["rate_rps"]: median(one[figure]) for one in document(name)["figures"]["bursty"] if one["policy"] == policy}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_are_small_and_name_their_command(name):
+    assert (RESULTS / f"{name}.json").stat().st_size < MOST_BYTES
+    assert document(name)["command"] == f"kairos simulate --experiment {name}"
+    assert f"`{document(name)['command']}" in (ROOT / "docs/reproduction.md").read_text()
+
+
+def test_table_1_is_drawn_within_a_tenth():
+    rows = document("paper-table1")["rows"]
+    assert len(rows) >= 20
+    assert all(abs(row["difference"]) < 0.1 for row in rows)
+
+
+def test_table_3_has_execution_as_a_part_of_the_ttft_only():
+    rows = ours("paper-table3")
+    for load in ("LPLD", "LPHD", "HPLD", "HPHD", "Bursty"):
+        assert rows[f"{load}: P95 prefill execution"] < rows[f"{load}: P95 TTFT"]
+
+
+def test_table_4_has_the_oracle_and_kairos_in_front():
+    rows = ours("paper-table4")
+    static = ("baseline", "SQ(1)", "SQ(4)", "SL(512)", "SL(1024)", "SL(2048)", "SL(4096)")
+    for best in ("Oracle", "Kairos"):
+        assert rows[f"{best}: TBT violations"] < 0.05  # per cent
+        assert rows[f"{best}: P95 TTFT"] < min(rows[f"{name}: P95 TTFT"] for name in static)
+        assert rows[f"{best}: SLO attainment"] > max(rows[f"{name}: SLO attainment"] for name in static)
+
+
+def test_table_4_has_static_lengths_deflect_too_little_or_harm_decodes():
+    rows = ours("paper-table4")
+    assert rows["SL(512): deflections"] < rows["SL(1024): deflections"] < rows["Kairos: deflections"]
+    assert rows["SL(512): P95 TTFT"] > 0.95 * rows["baseline: P95 TTFT"]
+    assert rows["SL(4096): TBT violations"] > 1 > rows["Kairos: TBT violations"]
+
+
+def test_table_4_has_static_queues_help_less_than_kairos_and_break_tbt():
+    rows = ours("paper-table4")
+    for name in ("SQ(1)", "SQ(4)"):
+        assert rows["Kairos: P95 TTFT"] < rows[f"{name}: P95 TTFT"] < rows["baseline: P95 TTFT"]
+        assert rows[f"{name}: SLO attainment"] < rows["baseline: SLO attainment"]
+
+
+def test_kairos_sustains_a_higher_rate_than_plain_pd():
+    rows = ours("paper-fig4")
+    assert rows["plain P/D sustains"] == 7
+    assert rows["Kairos sustains"] == 8
+    assert 1.05 < rows["Kairos over plain P/D, interpolated"] < 1.2
+
+
+def test_kairos_lowers_p95_ttft_at_every_rate_and_keeps_tbt():
+    plain, kairos = curve("never", "ttft_p95_s"), curve("kairos", "ttft_p95_s")
+    assert all(kairos[rate] < plain[rate] for rate in plain)
+    assert max(curve("kairos", "tbt_p95_s").values()) <= 0.070
+    assert max(curve("kairos", "tbt_violation_share").values()) < 0.0005
+
+
+def test_taichi_breaks_tbt_where_kairos_does_not():
+    assert max(curve("taichi", "tbt_p95_s").values()) > 0.070
+
+
+def test_throughput_is_alike_at_low_rates_and_higher_at_high_ones():
+    plain, kairos = (curve(policy, "output_tokens_per_s", "paper-fig5") for policy in ("never", "kairos"))
+    assert kairos[6.0] == pytest.approx(plain[6.0], rel=0.02)
+    assert kairos[12.0] > 1.02 * plain[12.0]
+
+
+def test_attainment_is_best_under_kairos_and_deflections_fall_at_high_rates():
+    plain, kairos = (curve(policy, "slo_attainment", "paper-fig6") for policy in ("never", "kairos"))
+    assert all(kairos[rate] >= plain[rate] for rate in plain)
+    deflected = curve("kairos", "deflected", "paper-fig6")
+    assert deflected[12.0] < deflected[9.0] < max(deflected.values())
