@@ -208,6 +208,17 @@ def test_a_failed_or_expired_transfer_is_computed_anew(make_node: Any, connected
     assert reader.said["leg-d"][0] == sender.said["leg-p"][0]
 
 
+def test_a_failed_transfer_ends_the_request_where_vllm_is_told_so(make_node: Any, connected: dict[str, Any]) -> None:
+    prompt = list(range(3, 103))
+    sender, reader = make_node(**connected), make_node(**connected)
+    reader.scheduler.recompute_kv_load_failures = False  # --kv-transfer-config kv_load_failure_policy=fail
+    reader.worker.emulation_fault({"kind": "fail_transfers"})
+    request = reader.add(make_request("leg-d", prompt, transfer=_prefilled(sender, prompt)))
+    reader.step_until(lambda: not reader.scheduler.has_unfinished_requests())
+    assert request.status == RequestStatus.FINISHED_ERROR
+    assert not reader.said.get("leg-d")
+
+
 def test_the_platform_leaves_scheduling_as_gpu_users_have_it(build: Any) -> None:
     config = build(async_scheduling=True, prefix_caching=True).vllm_config
     config.cache_config.block_size = 16

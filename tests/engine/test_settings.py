@@ -42,6 +42,12 @@ def test_every_setting(tmp_path: Path) -> None:
     assert settings.state_key == b"secret"
 
 
+def test_settings_of_an_emulated_engine_are_none_of_ours() -> None:
+    assert parse_settings({"kairos": {"emulation": {"profile": "p"}}}) == parse_settings({})
+    settings = parse_settings({"kairos": {"emulation": {"profile": "p"}, "node_id": "d0"}})
+    assert (settings.enabled, settings.node_id) == (True, "d0")
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
