@@ -7,7 +7,7 @@ from vllm_kairos.cluster.spec import ClusterSpec
 from vllm_kairos.fitting.artifact import Profile, load_profile
 from vllm_kairos.profiles import resolve_profile
 
-EMULATED_MEMORY_GIB = 1.4  # two processes, mostly libraries
+EMULATED_MEMORY_GIB = 1.6  # two processes, mostly libraries
 CPU_MEMORY_GIB = 2.2  # a small model's CPU server without its KV cache: three processes
 _MAX_MODEL_LEN = 32_768
 _MAX_SEQUENCES = 256
