@@ -96,3 +96,9 @@ def test_attainment_is_best_under_kairos_and_deflections_fall_at_high_rates():
     assert all(kairos[rate] >= plain[rate] for rate in plain)
     deflected = curve("kairos", "deflected", "paper-fig6")
     assert deflected[12.0] < deflected[9.0] < max(deflected.values())
+
+
+def test_kairos_sustains_more_under_other_bandwidths_and_burstiness_too():
+    rows = document("paper-sensitivity")["rows"]
+    assert len(rows) == 7
+    assert all(1.02 < row["ratio"] < 1.25 for row in rows)
