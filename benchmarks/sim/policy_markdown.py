@@ -40,7 +40,10 @@ def ablation_table(document: dict[str, Any]) -> list[str]:
     if not ablated:
         return []
     cells = _distinct(_cell(row) for row in ablated)
-    lines = [_line(["row", *(f"{trace} {load}" for trace, _, load in cells), "most violations"]), _rule(1, len(cells) + 1)]
+    lines = [
+        _line(["row", *(f"{trace}, {profile.split('-')[0]}, {load}" for trace, profile, load in cells), "most violations"]),
+        _rule(1, len(cells) + 1),
+    ]
     for name in _distinct(row["policy"] for row in ablated):
         found = {_cell(row): row for row in ablated if row["policy"] == name}
         ratios = [
