@@ -86,7 +86,7 @@ class ManyPerNode(LateIfSooner):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotsForKept(Kairos):
+class SlotsForExpected(Kairos):
     """Decode nodes whose slots will be nearly all taken, with those whose prompts are still on a prefill node, are left out."""
 
     def _by_prediction(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
@@ -133,9 +133,9 @@ def _many_per_node(cluster: ClusterSpec) -> Policy:
     return ManyPerNode(routing, SafeLocals(model, cluster.settings))
 
 
-def _slots_for_kept(cluster: ClusterSpec) -> Policy:
+def _slots_for_expected(cluster: ClusterSpec) -> Policy:
     routing, model = _parts(cluster)
-    return SlotsForKept(routing, SafeLocals(model, cluster.settings))
+    return SlotsForExpected(routing, SafeLocals(model, cluster.settings))
 
 
 def _no_transfers(spec: RouterSpec) -> ClusterView:
@@ -163,7 +163,8 @@ ABLATIONS: Mapping[str, Arm] = {
     "late-if-sooner": Arm(spec="kairos", make=_late_if_sooner),
     "many-per-node": Arm(spec="kairos", make=_many_per_node),
     "finer-chunks": Arm(spec="kairos", settings=replace(_PLAIN, chunk_candidates_tokens=_FINER)),
-    "slots-for-kept": Arm(spec="kairos", make=_slots_for_kept),
+    "slot-share-1.0": Arm(spec="kairos", settings=replace(_PLAIN, deflection_slot_share=1.0)),
+    "slots-for-expected": Arm(spec="kairos", make=_slots_for_expected),
     "prefix-aware": Arm(spec="kairos", router=replace(_ROUTER, prefix_aware=True)),
 }
 """By row name; the row `kairos` itself is in the policy table (alpha 1.3, beta 0.9, a heartbeat of 0.1 s, no loss)."""

@@ -41,7 +41,7 @@ class Slice:
 
 SLICES = {
     "azure-code": Slice("azure_2023/AzureLLMInferenceTrace_code.csv", 2000),
-    "azure-conv": Slice("azure_2023/AzureLLMInferenceTrace_conv.csv", 2000),
+    "azure-conv": Slice("azure_2023/AzureLLMInferenceTrace_conv.csv", 4_000),
     "mooncake-conversation": Slice("mooncake/conversation_trace.jsonl.gz", 1200, spread_s=3.0),
     "servegen-m-large": Slice("servegen/sample_m-large_1h_6rps.csv.gz", 2000),
 }

@@ -106,6 +106,7 @@ def test_beta_and_the_tbt_objective_bound_every_step():
         (replace(D0, deflected_prefills=1), Reason.DEFLECTION_BUSY),
         (replace(D0, free_kv_blocks=200), Reason.KV_FULL),
         (replace(D0, running_decodes=256), Reason.SLOTS_FULL),
+        (replace(D0, running_decodes=231), Reason.SLOTS_FULL),  # of 256: the rest is for those whose KV is coming
     ],
 )
 def test_a_decode_node_that_may_not_take_it_still_receives_the_kept_request(decode, reason):

@@ -26,6 +26,9 @@ class DecisionSettings:
     """Share of the TBT objective that a step may use (paper Eq. 5)."""
     chunk_candidates_tokens: tuple[int, ...] = (2048, 1024, 512, 256, 128, 64)
     """Chunk sizes chi to choose from, decodes included, largest first."""
+    deflection_slot_share: float = 0.9
+    """Deflect to a node while it runs less than this share of the requests it may: where slots are short, the decodes
+    are the bottleneck, and a prompt beside them keeps those slots taken for longer."""
     static_chunk_tokens: int = 128
     """chi of the policies that plan without a latency model (paper section 3: 128)."""
     unplanned_chunk_tokens: int = 512
@@ -42,7 +45,8 @@ class DecisionSettings:
 
     def __post_init__(self) -> None:
         _require("alpha", self.alpha, self.alpha >= 1, ">= 1")
-        _require("beta", self.beta, 0 < self.beta <= 1, "in (0, 1]")
+        for name in ("beta", "deflection_slot_share"):
+            _require(name, getattr(self, name), 0 < getattr(self, name) <= 1, "in (0, 1]")
         for name in ("static_chunk_tokens", "unplanned_chunk_tokens", "default_bandwidth_bytes_per_s", "retry_after_s"):
             _require(name, getattr(self, name), getattr(self, name) > 0, "> 0")
         for name in ("output_reserve_tokens", "kv_bytes_per_token"):

@@ -91,7 +91,9 @@ class _Lines:
             return Verdict.NOT_ACCEPTING
         if not can_ever_hold(node, self.request):
             return Verdict.KV_FULL
-        return deflection_verdict(node, kv_need_tokens(self.request, self.routing.settings))
+        settings = self.routing.settings
+        need = kv_need_tokens(self.request, settings)
+        return deflection_verdict(node, need, slot_share=settings.deflection_slot_share)
 
 
 def _age_s(node: NodeState, now_s: float) -> float | None:

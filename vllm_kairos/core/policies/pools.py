@@ -39,8 +39,8 @@ def split(request: RequestShape, nodes: Sequence[NodeState], settings: DecisionS
         if node.role is not prefill_only
         and (not node.total_kv_blocks or node.total_kv_blocks * node.block_size_tokens >= prompt)  # can_ever_hold
     ]
-    # Whose deflection_verdict is FEASIBLE. Both rules are spelled out, since every node of a fleet is asked.
-    deflectable = [
+    # All rules are spelled out, since every node of a fleet is asked.
+    idle = [
         node
         for node in decodes
         if not node.stale
@@ -48,32 +48,35 @@ def split(request: RequestShape, nodes: Sequence[NodeState], settings: DecisionS
         and node.decode_load[0] < node.max_running_requests
         and node.free_kv_blocks * node.block_size_tokens >= need
     ]
+    share = settings.deflection_slot_share
+    # Whose deflection_verdict is FEASIBLE.
+    deflectable = [node for node in idle if node.decode_load[0] < share * node.max_running_requests]
     roomy = [node for node in decodes if node.deflected_prefills and not node.stale and has_room(node, need)]
     return Pools(
         prefills=_fresh([node for node in accepting if node.role is not decode_only]),
         decodes=decodes,
-        receivers=deflectable + roomy or _fresh(decodes),
+        receivers=idle + roomy or _fresh(decodes),
         deflectable=deflectable,
-        blocked=Reason.KV_FULL if deflectable else _blocked(decodes, need),
+        blocked=Reason.KV_FULL if deflectable else _blocked(decodes, need, slot_share=share),
     )
 
 
-def _blocked(nodes: Sequence[NodeState], need_tokens: int, *, one_each: bool = True) -> Reason:
+def _blocked(nodes: Sequence[NodeState], need_tokens: int, *, slot_share: float = 1.0, one_each: bool = True) -> Reason:
     """Name the last check that any of `nodes` came to, when none passed them all."""
-    stages = [_STAGES.index(deflection_verdict(node, need_tokens, one_each=one_each)) for node in nodes]
-    return _BLOCKED_BY[_STAGES[max(stages, default=0)]]
+    verdicts = [deflection_verdict(node, need_tokens, slot_share=slot_share, one_each=one_each) for node in nodes]
+    return _BLOCKED_BY[_STAGES[max(map(_STAGES.index, verdicts), default=0)]]
 
 
-def deflection_verdict(node: NodeState, need_tokens: int, *, one_each: bool = True) -> Verdict:
+def deflection_verdict(node: NodeState, need_tokens: int, *, slot_share: float = 1.0, one_each: bool = True) -> Verdict:
     """Say whether `node` may take a deflected prefill that needs `need_tokens` KV tokens, TBT aside.
 
-    `one_each`: not while it has another one.
+    `slot_share`: of the requests it may run, those it may run already. `one_each`: not while it has another one.
     """
     if node.stale:
         return Verdict.STALE
     if one_each and node.deflected_prefills:
         return Verdict.DEFLECTION_BUSY
-    if node.decode_load[0] >= node.max_running_requests:
+    if node.decode_load[0] >= slot_share * node.max_running_requests:
         return Verdict.SLOTS_FULL
     return Verdict.FEASIBLE if has_room(node, need_tokens) else Verdict.KV_FULL
 
