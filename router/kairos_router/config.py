@@ -77,7 +77,9 @@ class DeflectSettings:
     alpha: float = 1.3
     beta: float = 0.9
     chunk_candidates_tokens: tuple[int, ...] = (2048, 1024, 512, 256, 128, 64)
+    slot_share: float = 0.9
     static_chunk_tokens: int = 128
+    unplanned_chunk_tokens: int = 512
     ttft_slo_s: float = 4.0
     tbt_slo_s: float = 0.070
     prefill_profile: Path | None = None
@@ -288,7 +290,9 @@ def _deflect(values: Mapping[str, Any]) -> DeflectSettings:
         alpha=values["deflect_alpha"],
         beta=values["deflect_beta"],
         chunk_candidates_tokens=tuple(sorted(set(candidates), reverse=True)),
+        slot_share=values["deflect_slot_share"],
         static_chunk_tokens=values["deflect_static_chunk"],
+        unplanned_chunk_tokens=values["deflect_unplanned_chunk"],
         ttft_slo_s=values["ttft_slo_ms"] / 1e3,
         tbt_slo_s=values["tbt_slo_ms"] / 1e3,
         prefill_profile=prefill_profile,

@@ -54,7 +54,9 @@ _FLAGS = {
     "alpha": "--deflect-alpha",
     "beta": "--deflect-beta",
     "chunk_candidates_tokens": "--deflect-chunk-candidates",
+    "deflection_slot_share": "--deflect-slot-share",
     "static_chunk_tokens": "--deflect-static-chunk",
+    "unplanned_chunk_tokens": "--deflect-unplanned-chunk",
 }
 
 
