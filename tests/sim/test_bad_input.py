@@ -1,5 +1,7 @@
 """Every SimulationError names the thing, the field, the rule and the value."""
 
+import re
+
 import pytest
 
 from tests.sim.clusters import cluster, engine
@@ -18,13 +20,14 @@ INF, NAN = float("inf"), float("nan")
         *((name, 0) for name in ("kv_blocks", "block_size_tokens", "floor_chunk_tokens", "max_running_requests")),
         *((name, -1) for name in ("kv_bytes_per_token", "max_wait_steps", "frontend_s", "step_noise")),
         *((name, value) for name in ("frontend_s", "step_noise") for value in (INF, NAN)),
-        *(("step_factor", value) for value in (0.0, -1.0, INF, NAN)),
+        *(("step_factor", value) for value in (0.0, -1.0, 1e-300, 1e300, INF, NAN)),
+        ("step_noise", 50.0),
         ("default_chunk_tokens", 0),
         ("token_budget_tokens", 255),
     ],
 )
 def test_an_engine_that_cannot_be(field: str, value: float) -> None:
-    with pytest.raises(SimulationError, match=f"node 'd0': {field} must be .*got {value}"):
+    with pytest.raises(SimulationError, match=re.escape(f"node 'd0': {field} must be ") + f".*got {re.escape(str(value))}"):
         engine("d0", Role.DECODE, **{field: value})
 
 
@@ -32,6 +35,7 @@ def test_an_engine_that_cannot_be(field: str, value: float) -> None:
     ("field", "value"),
     [
         *((name, value) for name in ("heartbeat_period_s", "stale_after_s") for value in (0.0, -1.0, INF, NAN)),
+        ("heartbeat_period_s", 1e-09),
         *((name, -1.0) for name in ("heartbeat_delay_s", "decision_latency_s", "hop_s", "settle_s")),
         *(("heartbeat_loss", value) for value in (-0.1, 1.0, NAN)),
     ],

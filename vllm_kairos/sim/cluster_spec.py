@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 
 from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.core.settings import DecisionSettings
@@ -24,10 +25,12 @@ class RouterSpec:
     prefix_aware: bool = False  # whether it knows what each engine has cached
 
     def __post_init__(self) -> None:
-        for name in ("heartbeat_period_s", "stale_after_s"):
-            _require(name, getattr(self, name), 0 < getattr(self, name) < float("inf"), "a finite number > 0")
+        _require(
+            "heartbeat_period_s", self.heartbeat_period_s, 1e-3 <= self.heartbeat_period_s < inf, "a finite number >= 0.001"
+        )
+        _require("stale_after_s", self.stale_after_s, 0 < self.stale_after_s < inf, "a finite number > 0")
         for name in ("heartbeat_delay_s", "decision_latency_s", "hop_s", "settle_s"):
-            _require(name, getattr(self, name), 0 <= getattr(self, name) < float("inf"), "a finite number >= 0")
+            _require(name, getattr(self, name), 0 <= getattr(self, name) < inf, "a finite number >= 0")
         _require("heartbeat_loss", self.heartbeat_loss, 0 <= self.heartbeat_loss < 1, "in [0, 1)")
 
 

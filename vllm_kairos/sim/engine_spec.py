@@ -1,7 +1,6 @@
 """What an engine is: sizes as vLLM's flags give them, and how long its steps take."""
 
 from dataclasses import dataclass
-from math import isfinite
 
 from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.core.node import Role
@@ -35,9 +34,11 @@ class EngineSpec:
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "token_budget_tokens", "max_running_requests", "block_size_tokens", "floor_chunk_tokens"):
             self._require(name, getattr(self, name) >= 1, ">= 1")
-        for name in ("kv_bytes_per_token", "max_wait_steps", "frontend_s", "step_noise"):
+        for name in ("kv_bytes_per_token", "max_wait_steps", "frontend_s"):
             self._require(name, 0 <= getattr(self, name) < float("inf"), "a finite number >= 0")
-        self._require("step_factor", isfinite(self.step_factor) and self.step_factor > 0, "a finite number > 0")
+        # Beyond these, most steps take no time at all or the whole run.
+        self._require("step_factor", 1e-3 <= self.step_factor <= 1e3, "in [0.001, 1000]")
+        self._require("step_noise", 0 <= self.step_noise <= 2, "in [0, 2]")
         chunk = self.default_chunk_tokens
         self._require("default_chunk_tokens", chunk is None or chunk >= 1, ">= 1 or nothing")
         # vLLM's own rule: a step has room for every running request's token.

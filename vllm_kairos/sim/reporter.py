@@ -49,7 +49,7 @@ class Reporter:
             self._report(read_s)
         else:
             self._repeat()
-        self._kernel.after(self._period_s, self._beat, REPORT)
+        self._kernel.after(self._kernel.until_next_report_s(self._period_s), self._beat, REPORT)
 
     def _report(self, read_s: float) -> None:
         self._state, self._read_s = self._engine.shown_state(), read_s

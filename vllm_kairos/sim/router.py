@@ -221,7 +221,9 @@ class SimRouter:
         if self._reporting:
             now_s = self._kernel.now_s
             migrations.tick(self._engines, self._view.nodes(now_s), now_s)
-            self._kernel.after(self._spec.heartbeat_period_s, partial(self._move_decodes, migrations), REPORT)
+            period_s = self._spec.heartbeat_period_s
+            delay_s = period_s if self._open else self._kernel.until_next_report_s(period_s)
+            self._kernel.after(delay_s, partial(self._move_decodes, migrations), REPORT)
 
     def _moved(self, engine: Engine, job: Job, target: str) -> None:
         """Once told that `job` has left `engine`, send the leg that goes on with it to `target`."""
