@@ -32,6 +32,8 @@ def _refused(path, message: str, **options) -> None:
         (HEADER + "2023-11-16 18:15:46,2.5,4\n", "row 2: ContextTokens must be a whole number >= 1, got '2.5'"),
         (HEADER + "2023-11-16 18:15:46,3\n", "row 2 must have 3 columns, as the header, got 2"),
         (HEADER + "yesterday,3,4\n", "row 2: TIMESTAMP must be a date and time such as"),
+        ("arrived_at," + SAMPLE + "0,0,3,4\n", "row 1 must name each column once, got 'arrived_at' twice"),
+        ('{"timestamp":' + "[" * 20_000, "row 1 must be a JSON object, got "),
         (SAMPLE + "nan,3,4\n", "row 2: arrived_at must be a finite number >= 0, got 'nan'"),
         (SAMPLE + "inf,3,4\n", "row 2: arrived_at must be a finite number >= 0, got 'inf'"),
         (SAMPLE + "1,3,4\n-1,3,4\n", "row 3: arrived_at must be a finite number >= 0, got '-1'"),

@@ -9,6 +9,7 @@ from vllm_kairos.errors import WorkloadError
 from vllm_kairos.workload import TraceRequest, Workload, describe, generate
 from vllm_kairos.workload.paper import PAPER_WORKLOADS
 from vllm_kairos.workload.quantiles import Bucket, LengthDistribution
+from vllm_kairos.workload.transforms import scaled
 
 PRINTED = {0.25: 2071.0, 0.5: 3569.0, 0.9: 10336.0}
 LENGTHS = LengthDistribution.through(PRINTED)
@@ -94,3 +95,8 @@ def test_a_request_states_its_rules(changes, message):
 def test_a_workload_has_requests():
     with pytest.raises(WorkloadError, match="must have at least one request"):
         Workload(name="none", requests=())
+
+
+def test_requests_that_come_all_at_once_have_no_rate():
+    numbers = describe(scaled(generate("LPLD", requests=5, seed=0), 1e300))
+    assert (numbers.rate_rps, numbers.scv) == (None, None)

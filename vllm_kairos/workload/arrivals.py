@@ -7,6 +7,9 @@ from random import Random
 
 from vllm_kairos.errors import WorkloadError
 
+MOST_SCV = 1e3
+"""Burstier draws have nearly all of their arrivals at one instant, and no mean rate to speak of."""
+
 
 def arrival_times_s(count: int, *, rate_rps: float, scv: float, rng: Random) -> list[float]:
     """`count` arrivals, the first at 0 s, with gaps of mean `1 / rate_rps` and squared coefficient of variation `scv`.
@@ -16,7 +19,7 @@ def arrival_times_s(count: int, *, rate_rps: float, scv: float, rng: Random) -> 
     Raises WorkloadError naming the argument, the rule and the value.
     """
     _require("rate_rps", rate_rps, isfinite(rate_rps) and rate_rps > 0, "a finite number > 0")
-    _require("scv", scv, isfinite(scv) and scv >= 0, "a finite number >= 0")
+    _require("scv", scv, 0 <= scv <= MOST_SCV, f"in [0, {MOST_SCV:g}]")
     gaps = islice(_unit_gaps(scv, rng), max(count - 1, 0))
     return [arrival / rate_rps for arrival in accumulate(gaps, initial=0.0)][:count]
 

@@ -9,6 +9,7 @@ from statistics import fmean, pvariance
 from vllm_kairos.workload.paper import PAPER_WORKLOADS
 from vllm_kairos.workload.request import TraceRequest, Workload
 
+_LEAST_MEAN_GAP_S = 1e-9  # shorter: all at once
 IDC_WINDOWS_S = (1.0, 10.0, 60.0)
 
 
@@ -106,7 +107,9 @@ def _quantile(ordered: Sequence[float], rank: float) -> float:
 def _rate_and_scv(arrivals_s: Sequence[float]) -> tuple[float | None, float | None]:
     gaps = [later - earlier for earlier, later in pairwise(arrivals_s)]
     mean_s = fmean(gaps) if gaps else 0.0
-    return (1 / mean_s, pvariance(gaps) / mean_s**2) if mean_s else (None, None)
+    if mean_s < _LEAST_MEAN_GAP_S:
+        return None, None
+    return 1 / mean_s, pvariance(gaps) / mean_s**2
 
 
 def _idc(arrivals_s: Sequence[float]) -> dict[float, float]:

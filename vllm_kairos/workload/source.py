@@ -141,6 +141,9 @@ class Source:
         with self._open() as stream:
             reader = csv.reader(stream)
             header = [name.strip() for name in next(reader, [])]
+            twice = next((name for name in header if header.count(name) > 1), None)
+            if twice is not None:
+                raise WorkloadError(f"{self.path}: row 1 must name each column once, got {_shown(twice)} twice")
             for cells in reader:
                 if not cells:
                     continue
@@ -159,7 +162,7 @@ class Source:
     def _object(self, row: int, line: str) -> dict[str, Any]:
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WorkloadError(f"{self.path}: row {row} must be a JSON object, got {_shown(line)}: {error}") from None
         if not isinstance(value, dict):
             raise WorkloadError(f"{self.path}: row {row} must be a JSON object, got {_shown(line)}")
