@@ -184,7 +184,7 @@ INPUT_FAULTS = {
     "--kv-tokens 0": "kv_tokens must be >= 1, got 0",
     "--block-size-tokens 0": "block_size_tokens must be >= 1, got 0",
     "--max-num-seqs 9000": "token_budget_tokens must be >= max_running_requests (9000), got 2048",
-    "--step-factor 0": "step_factor must be a finite number > 0, got 0.0",
+    "--step-factor 0": "step_factor must be in [0.001, 1000], got 0.0",
     "--nic-gb-per-s 0": "network: nic_bytes_per_s must be > 0, got 0.0",
     "--rack x9=a": "network: racks must name nodes of the cluster (d0, p0), got 'x9'",
     "--rack x9": "--rack must be pairs as in NODE=RACK, got ['x9']",
@@ -209,3 +209,20 @@ def test_a_trace_without_rows_is_an_error(tmp_path):
     (tmp_path / "empty.csv").write_text(TRACE.splitlines()[0] + "\n")
     with pytest.raises(KairosError):
         check(config_of("--trace", str(tmp_path / "empty.csv")))
+
+
+def test_the_nodes_of_a_cluster_are_bounded():
+    with pytest.raises(ConfigError, match="nodes must be <= 10000 in all, got '99999P1D'"):
+        NodeCounts.parse("99999P1D")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--policy aggregated", "policy 'aggregated' needs nodes of both phases, as in 4B, got none of 2"),
+        ("--policy kairo", "oracle, aggregated, taichi[:CHUNK], got 'kairo'"),
+    ],
+)
+def test_a_policy_that_cannot_run_here_is_refused(flags, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        check(config_of("--workload", "LPLD", "--requests", "2", *flags.split()))

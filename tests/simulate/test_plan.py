@@ -104,7 +104,7 @@ def test_the_command_says_what_came_closest(tmp_path, capsys):
 
 FAULTS = {
     "--attainment 2": "attainment must be in [0, 1], got 2.0",
-    "--max-nodes 0": "max_nodes must be >= 1, got 0",
+    "--max-nodes 0": "max_nodes must be in [1, 1000], got 0",
     "--prefill-cost 0": "prefill_cost must be a finite number > 0, got 0.0",
     "--search random": "search must be one of bisect, grid, got 'random'",
     "--rates 1,2": "rates must be at most one for a plan, got [1.0, 2.0]",

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from vllm_kairos.core.latency import StepLatencyModel
-from vllm_kairos.core.policies.registry import POLICIES_NEEDING_TRUTH, make_policy
+from vllm_kairos.core.node import Role
+from vllm_kairos.core.policies.registry import POLICIES_NEEDING_TRUTH, POLICY_SPECS, make_policy
 from vllm_kairos.core.policy import Policy
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.sim.aggregated import Aggregated
@@ -13,6 +14,8 @@ from vllm_kairos.sim.taichi.flow import FlowingDecodes
 from vllm_kairos.sim.taichi.policy import Taichi
 from vllm_kairos.sim.taichi.settings import parse_taichi
 from vllm_kairos.sim.taichi.ttft import TtftEstimates
+
+_SIMULATED_SPECS = ("aggregated", "taichi[:CHUNK]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +30,21 @@ class BuiltPolicy:
 def build_policy(spec: str, cluster: ClusterSpec) -> BuiltPolicy:
     """Build the policy that `spec` names for `cluster`. Raises ConfigError for an unknown one."""
     if spec == "aggregated":
+        _require_nodes_of_both_phases(cluster)
         return BuiltPolicy(Aggregated())
     if spec.partition(":")[0] == "taichi":
         return _taichi(spec, cluster)
+    if spec.partition(":")[0] not in {known.partition(":")[0].partition("[")[0] for known in POLICY_SPECS}:
+        raise ConfigError(f"policy must be one of {', '.join((*POLICY_SPECS, *_SIMULATED_SPECS))}, got {spec!r}")
     truth = spec in POLICIES_NEEDING_TRUTH
     models = _true_models(cluster) if truth else (cluster.prefill_model, cluster.decode_model)
     policy = make_policy(spec, prefill_model=models[0], decode_model=models[1], settings=cluster.settings)
     return BuiltPolicy(policy, truth)
+
+
+def _require_nodes_of_both_phases(cluster: ClusterSpec) -> None:
+    if not any(engine.role is Role.BOTH for engine in cluster.engines):
+        raise ConfigError(f"policy 'aggregated' needs nodes of both phases, as in 4B, got none of {len(cluster.engines)}")
 
 
 def _taichi(spec: str, cluster: ClusterSpec) -> BuiltPolicy:

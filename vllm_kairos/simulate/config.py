@@ -42,7 +42,8 @@ _ABOUT = {
     "retry_after_s": "what a refusal that will pass tells the client to wait",
 }
 OPTIONS = options_of(SECTIONS, _ABOUT)
-_NODES = re.compile(r"(?:(\d{1,5})P)?(?:(\d{1,5})D)?(?:(\d{1,5})B)?", re.IGNORECASE)
+MOST_NODES = 10_000
+_NODES = re.compile(r"(?:([0-9]{1,5})P)?(?:([0-9]{1,5})D)?(?:([0-9]{1,5})B)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,8 @@ class NodeCounts:
         prefill, decode, both = (int(count or 0) for count in found.groups())
         if decode + both < 1:
             raise ConfigError(f"nodes must have >= 1 that decode, as in 2P2D, got {text!r}")
+        if prefill + decode + both > MOST_NODES:
+            raise ConfigError(f"nodes must be <= {MOST_NODES} in all, got {text!r}")
         return cls(prefill, decode, both)
 
     def __str__(self) -> str:

@@ -88,6 +88,11 @@ def check_plan(config: SimulateConfig) -> None:
         raise ConfigError(f"racks must be left out of a plan: nodes come and go in it, got {dict(config.network.racks)}")
 
 
+def of_every_role(config: SimulateConfig) -> SimulateConfig:
+    """One node of each: what any candidate is made of, to check settings on before there is one."""
+    return replace(config, cluster=replace(config.cluster, nodes="1P1D1B"))
+
+
 def make_plan(config: SimulateConfig, plan: PlanConfig, run: Run, tell: Progress) -> PlanOutcome:
     """Search for the least-cost size and policy."""
     planner = Planner(config, plan, run, tell)

@@ -23,7 +23,7 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Search and write plan.json and plan.html; status 1 when no size suffices."""
     from vllm_kairos.simulate.out_dir import make_out_dir, write_all
-    from vllm_kairos.simulate.plan import check_plan, make_plan
+    from vllm_kairos.simulate.plan import check_plan, make_plan, of_every_role
     from vllm_kairos.simulate.plan_report import HEADINGS, candidate_rows, plan_files, verdict_line
     from vllm_kairos.simulate.plan_settings import load_plan
     from vllm_kairos.simulate.progress import request_bar
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     config, plan = load_plan(arguments)
     check_plan(config)
-    workers, workload = worker_count(arguments.workers), check(config)
+    workers, workload = worker_count(arguments.workers), check(of_every_role(config))
     out = make_out_dir(arguments.out)
     with request_bar("candidates", None) as tell, worker_pool(workers) as run_all:
         outcome = make_plan(config, plan, run_all, tell)

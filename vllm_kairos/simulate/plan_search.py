@@ -22,7 +22,7 @@ class PlanConfig:
     def __post_init__(self) -> None:
         for name in ("attainment", "tbt_violations"):
             require(name, getattr(self, name), 0 <= getattr(self, name) <= 1, "in [0, 1]")
-        require("max_nodes", self.max_nodes, self.max_nodes >= 1, ">= 1")
+        require("max_nodes", self.max_nodes, 1 <= self.max_nodes <= 1000, "in [1, 1000]")
         for name in ("prefill_cost", "decode_cost"):
             require(name, getattr(self, name), 0 < getattr(self, name) < inf, "a finite number > 0")
         require("search", repr(self.search), self.search in ("bisect", "grid"), "one of bisect, grid")
