@@ -15,6 +15,7 @@ from vllm_kairos.simulate.build import build_cluster, build_workload
 from vllm_kairos.simulate.config import OPTIONS, SECTIONS, NodeCounts, load_config
 from vllm_kairos.simulate.plan_settings import PLAN_OPTIONS
 from vllm_kairos.simulate.sweep import check
+from vllm_kairos.workload.transforms import mean_rate_rps
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/simulate.yaml"
 
@@ -226,3 +227,29 @@ def test_the_nodes_of_a_cluster_are_bounded():
 def test_a_policy_that_cannot_run_here_is_refused(flags, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         check(config_of("--workload", "LPLD", "--requests", "2", *flags.split()))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--trace {trace} --requests 5", "requests must be left out for a trace, of which limit takes the first, got 5"),
+        ("--trace {trace} --scv 4", "scv must be left out for a trace with arrival times, got 4"),
+        ("--trace {trace} --drop-longer", "max_prompt_tokens must be given where longer prompts are dropped, got nothing"),
+        ("--trace {trace} --speed 2 --rates 4", "speed must be left out where rates are given, got 2"),
+        ("--workload LPLD --format azure", "format must be left out when a workload is generated, got azure"),
+        ("--workload LPLD --slice-start-s -1", "start_s must be a finite number >= 0, got -1.0"),
+        ("--workload LPLD --gap-cap-s -1", "most_s must be a finite number >= 0, got -1.0"),
+    ],
+)
+def test_a_setting_that_would_have_no_effect_is_refused(flags, message, tmp_path):
+    trace = written(tmp_path, "arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,10\n1,10,10\n")
+    with pytest.raises(KairosError, match=re.escape(message)):
+        check(config_of(*flags.format(trace=trace).split()))
+
+
+def test_a_drawn_workload_is_shaped_as_a_trace_is():
+    flags = "--workload Bursty --requests 50 --limit 20 --max-prompt-tokens 1000 --rates 4"
+    workload = check(config_of(*flags.split()))
+    assert len(workload.requests) == 20
+    assert max(request.prompt_tokens for request in workload.requests) == 1000
+    assert mean_rate_rps(workload) == pytest.approx(4)

@@ -22,6 +22,7 @@ from vllm_kairos.workload.load import load_trace
 from vllm_kairos.workload.request import Workload
 from vllm_kairos.workload.source import Source
 
+_REQUESTS_DRAWN = 1000
 _MOST_RUNNING_REQUESTS = 256  # vLLM's own default
 
 
@@ -53,11 +54,16 @@ def build_objectives(config: SimulateConfig) -> Objectives:
 def build_workload(config: WorkloadConfig, rate_rps: float | None, seed: int) -> Workload:
     """The load at `rate_rps`, or at its own rate. Raises ConfigError or WorkloadError."""
     if config.generate is not None:
-        drawn = generate(config.generate, requests=config.requests, seed=seed, rate_rps=rate_rps, scv=config.scv)
-        return transforms.scaled(drawn, config.speed) if rate_rps is None else drawn
+        requests = _REQUESTS_DRAWN if config.requests is None else config.requests
+        drawn = generate(config.generate, requests=requests, seed=seed, rate_rps=rate_rps, scv=config.scv)
+        shaped = _shaped(drawn, config, seed)
+        # Drawn gaps have their rate in the mean; only what was made of them has to be brought back to it.
+        return _at_speed(shaped, config.speed, None if shaped is drawn else rate_rps)
     if config.trace is None:
         raise ConfigError("workload must be given: --trace FILE or --workload NAME")
     drawn_at_rps = rate_rps if _draws_arrivals(config) else None
+    if config.scv is not None and not _draws_arrivals(config):
+        raise ConfigError(f"workload: scv must be left out for a trace with arrival times, got {config.scv:g}")
     scv = 1.0 if config.scv is None else config.scv
     workload = load_trace(
         config.trace, format=config.format, rate_rps=drawn_at_rps, scv=scv, seed=seed, closed_loop=config.closed_loop

@@ -36,7 +36,9 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
 
     parser = RememberingParser(prog=prog, description=__doc__)
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with the settings below; flags override it")
-    parser.add_argument("--out", type=Path, default=Path("kairos-simulation"), metavar="DIR", help="where results go")
+    parser.add_argument(
+        "--out", type=Path, default=Path("kairos-simulation"), metavar="DIR", help="where results go (kairos-simulation)"
+    )
     parser.add_argument("--workers", type=int, metavar="N", help="processes (one per CPU)")
     named = "run a named experiment; settings given here override its own"
     parser.add_argument("--experiment", metavar="NAME", help=named)
@@ -117,8 +119,8 @@ def _write(
     files["timing.json"] = to_json({"wall_s": wall_s, "simulations": len(results)})
     if arguments.requests_csv:
         files["requests.csv"] = requests_csv(results)
+    print_results(results, workload)  # first: a full disk does not take the table away
     write_all(out, files)
-    print_results(results, workload)
     say(f"wrote {', '.join(files)} to {out}")
 
 

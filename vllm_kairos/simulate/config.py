@@ -58,6 +58,10 @@ class SimulateConfig:
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
 
+    def __post_init__(self) -> None:
+        if self.sweep.rates and self.workload.speed != 1:
+            raise ConfigError(f"workload: speed must be left out where rates are given, got {self.workload.speed:g}")
+
     def as_json(self) -> dict[str, Any]:
         """Every setting by section and key, as the YAML file has them."""
         return asdict(self)

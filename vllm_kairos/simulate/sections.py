@@ -66,7 +66,7 @@ class WorkloadConfig:
     trace: str | None = option(None, "trace file, plain or gzipped")
     format: str = option("auto", "the trace's format (told by its first row)")
     generate: str | None = option(None, "draw a workload of the paper instead: LPLD, LPHD, HPLD, HPHD or Bursty")
-    requests: int = option(1000, "requests to draw (1000)")
+    requests: int | None = option(None, "requests to draw, for a drawn workload (1000); of a trace, limit takes the first")
     scv: float | None = option(None, "squared coefficient of variation of drawn gaps (1, or the workload's own)")
     limit: int | None = option(None, "take the first requests only, after slicing")
     slice_start_s: float = option(0.0, "take requests from this second of the trace on (0)")
@@ -86,6 +86,14 @@ class WorkloadConfig:
     def __post_init__(self) -> None:
         if self.trace is not None and self.generate is not None:
             raise ConfigError(f"trace must be left out when a workload is generated, got {self.trace!r}")
+        if self.generate is not None:
+            require("format", self.format, self.format == "auto", "left out when a workload is generated")
+        if self.trace is not None:
+            require("requests", self.requests, self.requests is None, "left out for a trace, of which limit takes the first")
+        if self.drop_longer:
+            require(
+                "max_prompt_tokens", "nothing", self.max_prompt_tokens is not None, "given where longer prompts are dropped"
+            )
         for name in ("requests", "limit", "max_prompt_tokens"):
             value = getattr(self, name)
             require(name, value, value is None or value >= 1, ">= 1")
