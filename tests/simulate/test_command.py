@@ -61,7 +61,7 @@ def test_the_table_and_the_achieved_quantiles_are_shown(tmp_path, capsys):
         ["kairos", "own"],
     ]
     assert "prompt_tokens p90: " in shown
-    assert "the paper 10336" in shown
+    assert "the paper 10,336" in shown
     assert not (tmp_path / "rates.png").exists()
 
 

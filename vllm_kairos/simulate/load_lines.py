@@ -15,7 +15,12 @@ def load_lines(load: Description) -> Iterator[str]:
     if load.prefix_reuse:
         yield f"{load.prefix_reuse:.1%} of the prompt tokens lie in a prefix seen before"
     for row in load.beside_paper:
-        yield f"{row.quantity}: {row.achieved:.4g}, the paper {row.paper:g} ({row.error:+.1%})"
+        if row.quantity != "rate_rps":  # a setting; the first line has it
+            yield f"{row.quantity}: {_plain(row.achieved)}, the paper {_plain(row.paper)} ({row.error:+.1%})"
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _spread(spread: Spread) -> str:

@@ -51,6 +51,7 @@ def draw_rates(groups: Sequence[Group], objectives: ObjectivesConfig) -> bytes:
         if at < len(limits):
             panel.axhline(limits[at], color="grey", linestyle="--", linewidth=1)
             panel.set_yscale("log")
+            _plain_ticks(panel.yaxis)
         else:
             panel.set_ylim(bottom=0)
         panel.set(title=title, xlabel="requests per second" if groups[0].rate_rps else "at the workload's own rate")
@@ -72,7 +73,7 @@ def draw_breakdown(groups: Sequence[Group]) -> bytes:
             below += heights
         panel.set(title="mean TTFT, ms" + ("" if rate is None else f", {rate:g} requests/s"))
         panel.tick_params(axis="x", rotation=30)
-        panel.legend()
+    figure.legend(*np.atleast_1d(axes)[0].get_legend_handles_labels(), loc="outside right center")
     return _png(figure)
 
 
@@ -84,14 +85,15 @@ def draw_errors(groups: Sequence[Group]) -> bytes:
         ("deflected", lambda one: one.error_deflected),
     )
     for panel, (side, read) in zip(axes, sides, strict=True):
-        for policy in _policies(groups):
+        for at, policy in enumerate(_policies(groups)):
             curves = [read(one).by_percentile for group in groups if group.policy == policy for one in group.figures]
             known = [curve for curve in curves if curve]
             if known:
-                panel.plot(np.median(known, axis=0) * 100, ERROR_RANKS, label=policy)
+                panel.plot(np.median(known, axis=0) * 100, ERROR_RANKS, label=policy, color=f"C{at % 10}")
         panel.set(title=f"TTFT prediction, {side} requests", xlabel="error, % of the actual TTFT", ylabel="% of decisions")
         panel.set_xscale("symlog", linthresh=1)
         panel.set_xlim(left=0)
+        _plain_ticks(panel.xaxis)
         if panel.get_legend_handles_labels()[0]:
             panel.legend()
     return _png(figure)
@@ -103,6 +105,24 @@ def _policies(groups: Sequence[Group]) -> list[str]:
 
 def _mean_ms(group: Group, part: str) -> float:
     return 1e3 * (group.middle(lambda one: one.breakdown[part].mean) or 0.0)
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Label a logarithmic axis with 400 in place of 4 x 10^2, and only where labels have room."""
+    from matplotlib.ticker import FuncFormatter, LogFormatter
+
+    def plain(value: float, _at: int | None = None) -> str:
+        return f"{value:,.10g}"
+
+    axis.set_major_formatter(FuncFormatter(plain))
+    chosen = LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5))
+    chosen.set_axis(axis)
+
+    def minor(value: float, at: int | None = None) -> str:
+        return plain(value) if chosen(value, at) else ""
+
+    if axis.get_scale() == "log":
+        axis.set_minor_formatter(FuncFormatter(minor))
 
 
 def _figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
