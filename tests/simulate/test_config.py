@@ -253,3 +253,9 @@ def test_a_drawn_workload_is_shaped_as_a_trace_is():
     assert len(workload.requests) == 20
     assert max(request.prompt_tokens for request in workload.requests) == 1000
     assert mean_rate_rps(workload) == pytest.approx(4)
+
+
+@pytest.mark.parametrize("text", ["cluster: {kv_tokens: 1, kv_tokens: 2}", "cluster: {}\ncluster: {nodes: 1P1D}"])
+def test_a_setting_given_twice_is_refused(text, tmp_path):
+    with pytest.raises(ConfigError, match=r"keys must be all different, got '(kv_tokens|cluster)' twice"):
+        load_config(written(tmp_path, text), {})

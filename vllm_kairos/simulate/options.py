@@ -73,7 +73,9 @@ def _section_options(name: str, section: type, helps: Mapping[str, str]) -> Iter
 
 
 def _shown(default: Any) -> str:
-    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return ",".join(f"{item:g}" for item in default) if isinstance(default, tuple) else str(default)
 
 
 def add_flags(parser: argparse.ArgumentParser, options: tuple[Option, ...]) -> None:
@@ -104,10 +106,21 @@ def _dest(one: Option) -> str:
     return f"{one.section}.{one.key}"
 
 
+class _OnceLoader(yaml.SafeLoader):
+    """Refuses a key that a mapping has twice, where YAML's own loader goes by the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise ValueError(f"keys must be all different, got {twice!r} twice")
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path, options: tuple[Option, ...]) -> Values:
     """The options that a YAML file sets. Raises ConfigError naming the file, the key, the rule and the value."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.load(path.read_text(encoding="utf-8"), _OnceLoader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that cannot be
@@ -199,9 +212,7 @@ def _kind(hint: Any) -> Kind:
     """The kind of a field by its annotation; None stands for what nobody set."""
     if get_origin(hint) in (Union, UnionType):
         kind = _kind(next(choice for choice in get_args(hint) if choice is not type(None)))
-        return (
-            Kind(kind.rule, lambda value: None if value is None else kind.read(value)) if type(None) in get_args(hint) else kind
-        )
+        return _optional(kind) if type(None) in get_args(hint) else kind
     if get_origin(hint) is tuple:
         return _LISTS[get_args(hint)[0]]
     if get_origin(hint) is not None and issubclass(get_origin(hint), Mapping):
