@@ -184,9 +184,12 @@ INPUT_FAULTS = {
     "--slice-start-s 100": "must have at least one request",
     "--kv-tokens 0": "kv_tokens must be >= 1, got 0",
     "--block-size-tokens 0": "block_size_tokens must be >= 1, got 0",
-    "--max-num-seqs 9000": "token_budget_tokens must be >= max_running_requests (9000), got 2048",
+    "--max-num-seqs 9000": "cluster: max_num_seqs must be <= the token budget of a step on p0 (2048), got 9000",
+    "--max-num-seqs 0": "cluster: max_num_seqs must be >= 1, got 0",
+    "--kv-tokens 1": "cluster: kv_tokens must be >= block_size_tokens (16), got 1",
+    "--decode-budget-tokens 0": "cluster: decode_budget_tokens must be >= 1, got 0",
     "--step-factor 0": "step_factor must be in [0.001, 1000], got 0.0",
-    "--nic-gb-per-s 0": "network: nic_bytes_per_s must be > 0, got 0.0",
+    "--nic-gb-per-s 0": "network: nic_gb_per_s must be > 0, got 0.0",
     "--rack x9=a": "network: racks must name nodes of the cluster (d0, p0), got 'x9'",
     "--rack x9": "--rack must be pairs as in NODE=RACK, got ['x9']",
     "--profile cpu-smollm2-135m --kv-tokens nope": "--kv-tokens must be a whole number, got 'nope'",
@@ -259,3 +262,8 @@ def test_a_drawn_workload_is_shaped_as_a_trace_is():
 def test_a_setting_given_twice_is_refused(text, tmp_path):
     with pytest.raises(ConfigError, match=r"keys must be all different, got '(kv_tokens|cluster)' twice"):
         load_config(written(tmp_path, text), {})
+
+
+def test_one_file_serves_a_simulation_and_a_plan(tmp_path):
+    path = written(tmp_path, "cluster: {nodes: 2P1D}\nplan: {attainment: 0.9}")
+    assert load_config(path, {}).cluster.nodes == "2P1D"

@@ -99,11 +99,14 @@ def _engine(cluster: ClusterConfig, profile: Profile, role: Role, name: str) -> 
     budget = cluster.prefill_budget_tokens if role is Role.PREFILL else cluster.decode_budget_tokens
     budget_tokens = profile.token_budget_tokens if budget is None else budget
     most = min(_MOST_RUNNING_REQUESTS, budget_tokens) if cluster.max_num_seqs is None else cluster.max_num_seqs
+    kv_tokens = _kv_tokens(cluster, profile)
+    require("cluster: kv_tokens", kv_tokens, kv_tokens >= block_tokens, f">= block_size_tokens ({block_tokens})")
+    require("cluster: max_num_seqs", most, most <= budget_tokens, f"<= the token budget of a step on {name} ({budget_tokens})")
     return EngineSpec(
         name=name,
         role=role,
         model=profile.step_model,
-        kv_blocks=_kv_tokens(cluster, profile) // max(block_tokens, 1),
+        kv_blocks=kv_tokens // block_tokens,
         token_budget_tokens=budget_tokens,
         max_running_requests=most,
         block_size_tokens=block_tokens,
@@ -118,7 +121,6 @@ def _engine(cluster: ClusterConfig, profile: Profile, role: Role, name: str) -> 
 
 def _kv_tokens(cluster: ClusterConfig, profile: Profile) -> int:
     if cluster.kv_tokens is not None:
-        require("cluster: kv_tokens", cluster.kv_tokens, cluster.kv_tokens >= 1, ">= 1")
         return cluster.kv_tokens
     if not profile.kv_capacity_tokens:
         raise ConfigError(f"cluster: kv_tokens must be given: the profile of {profile.model!r} does not say, got nothing")

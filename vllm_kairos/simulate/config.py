@@ -42,6 +42,7 @@ _ABOUT = {
     "retry_after_s": "what a refusal that will pass tells the client to wait",
 }
 OPTIONS = options_of(SECTIONS, _ABOUT)
+_OTHERS = ("plan",)  # so that one file serves a simulation and a plan
 MOST_NODES = 10_000
 _NODES = re.compile(r"(?:([0-9]{1,5})P)?(?:([0-9]{1,5})D)?(?:([0-9]{1,5})B)?", re.IGNORECASE)
 
@@ -108,7 +109,7 @@ def load_config(path: Path | None, flags: Values) -> SimulateConfig:
 
 def load_values(path: Path | None, flags: Values) -> Values:
     """What the file, if any, and the flags over it set."""
-    return merged(read_yaml(path, OPTIONS) if path is not None else {}, flags)
+    return merged(read_yaml(path, OPTIONS, others=_OTHERS) if path is not None else {}, flags)
 
 
 def _section(name: str, kind: type, values: dict[str, Any]) -> Any:

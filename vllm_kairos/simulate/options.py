@@ -117,8 +117,11 @@ class _OnceLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(path: Path, options: tuple[Option, ...]) -> Values:
-    """The options that a YAML file sets. Raises ConfigError naming the file, the key, the rule and the value."""
+def read_yaml(path: Path, options: tuple[Option, ...], others: tuple[str, ...] = ()) -> Values:
+    """The options that a YAML file sets; the sections that `others` names are not read.
+
+    Raises ConfigError naming the file, the key, the rule and the value.
+    """
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), _OnceLoader)
     except OSError as error:
@@ -129,7 +132,11 @@ def read_yaml(path: Path, options: tuple[Option, ...]) -> Values:
     for one in options:
         known.setdefault(one.section, {})[one.key] = one
     sections = _mapping(raw, str(path))
-    return {name: _section(f"{path}: {name}", body, _known(name, str(path), known)) for name, body in sections.items()}
+    return {
+        name: _section(f"{path}: {name}", body, _known(name, str(path), known))
+        for name, body in sections.items()
+        if name not in others
+    }
 
 
 def _section(place: str, body: Any, known: Mapping[str, Option]) -> dict[str, Any]:

@@ -32,6 +32,12 @@ class ClusterConfig:
     step_factor: float = option(1.0, "real steps take this times what the profile predicts (1)")
     step_noise: float = option(0.0, "standard deviation of the logarithm of a step's random factor (0)")
 
+    def __post_init__(self) -> None:
+        for name in ("kv_tokens", "prefill_budget_tokens", "decode_budget_tokens", "max_num_seqs", "block_size_tokens"):
+            value = getattr(self, name)
+            require(name, value, value is None or value >= 1, ">= 1")
+        require("default_chunk_tokens", self.default_chunk_tokens, self.default_chunk_tokens >= 0, ">= 0")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConfig:
@@ -45,6 +51,11 @@ class NetworkConfig:
     )
     uplink_gb_per_s: float = option(100.0, "what a rack's uplink carries, GB/s (100)")
     cross_latency_s: float = option(0.001, "time before the first byte between racks (0.001)")
+
+    def __post_init__(self) -> None:
+        for name in ("nic_gb_per_s", "flow_gb_per_s", "uplink_gb_per_s"):
+            value = getattr(self, name)
+            require(name, value, value is None or value > 0, "> 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
