@@ -91,6 +91,7 @@ def test_the_command_answers(tmp_path, capsys):
     assert plan["answer"]["cost"] == min(one["cost"] for one in plan["tried"] if one["good"])
     shown = capsys.readouterr().out
     assert f"{plan['answer']['nodes']} under {plan['answer']['policy']}" in shown
+    assert shown.startswith("workload Bursty: 40 requests")
     assert "Nodes for Bursty" in (tmp_path / "plan.html").read_text()
 
 

@@ -126,16 +126,22 @@ def _write(
 
 def print_results(results: "list[CellResult]", workload: "Workload") -> None:
     """The table on stdout, with what a reader should know about the load above it."""
-    from vllm_kairos.simulate.load_lines import load_lines
     from vllm_kairos.simulate.report import care_lines
     from vllm_kairos.simulate.table import SHORT_HEADINGS, as_text, groups_of, table_rows
-    from vllm_kairos.workload.describe import describe
 
     groups = groups_of(results)
-    for line in (*load_lines(describe(workload)), *(f"warning: {warning}" for warning in workload.warnings)):
-        say(line)
+    print_load(workload)
     say(as_text(SHORT_HEADINGS, table_rows(groups)))
     for line in care_lines(groups):
+        say(line)
+
+
+def print_load(workload: "Workload") -> None:
+    """What the load is, and what was odd about it."""
+    from vllm_kairos.simulate.load_lines import load_lines
+    from vllm_kairos.workload.describe import describe
+
+    for line in (*load_lines(describe(workload)), *(f"warning: {warning}" for warning in workload.warnings)):
         say(line)
 
 

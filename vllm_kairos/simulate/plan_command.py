@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from vllm_kairos.cli.command import Command
-from vllm_kairos.simulate.command import RememberingParser, command_line, say, worker_count
+from vllm_kairos.simulate.command import RememberingParser, command_line, print_load, say, worker_count
 
 
 def make_parser(prog: str) -> argparse.ArgumentParser:
@@ -37,10 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     out = make_out_dir(arguments.out)
     with request_bar("candidates", None) as tell, worker_pool(workers) as run_all:
         outcome = make_plan(config, plan, run_all, tell)
+    print_load(workload)
     files = plan_files(command_line(arguments), config, plan, workload, outcome)
-    write_all(out, files)
     say(as_text(HEADINGS, candidate_rows(outcome)))
     say(verdict_line(outcome, plan))
+    write_all(out, files)
     say(f"wrote {', '.join(files)} to {out}")
     return 0 if outcome.answer is not None else 1
 
