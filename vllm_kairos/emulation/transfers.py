@@ -8,6 +8,7 @@ which ends the pull.
 """
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -58,6 +59,7 @@ class TransferService:
         self._ended: SimpleQueue[EndedPull] = SimpleQueue()
         self.news = threading.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._accepted: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kairos-emulated-transfers", daemon=True)
@@ -65,7 +67,7 @@ class TransferService:
 
     def listen(self, host: str, port: int) -> None:
         """Serve pulls at this address."""
-        starting = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, host, port), self._loop)
+        starting = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._accept, host, port), self._loop)
         try:
             self._server = starting.result(CONNECT_TIMEOUT_S)
         except OSError as error:
@@ -103,12 +105,17 @@ class TransferService:
             self._loop.close()
 
     async def _shut_down(self) -> None:
+        # A server closed between a connection's coming and its transport's making leaves that one open (CPython 3.11).
+        while accepting := asyncio.all_tasks() - self._tasks - {asyncio.current_task()}:
+            await asyncio.gather(*accepting, return_exceptions=True)
         if self._server is not None:
             self._server.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in list(self._accepted):  # those whose task was cancelled before it began
+            await _closed(writer)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._loop.call_soon_threadsafe(self._keep, work)
@@ -144,7 +151,7 @@ class TransferService:
             writer.write(json.dumps(message | {"op": "done"}).encode() + b"\n")
             await writer.drain()
         finally:
-            writer.close()
+            await _closed(writer)
 
     async def _tell(self, peer: Peer, message: dict[str, Any]) -> None:
         try:
@@ -152,12 +159,13 @@ class TransferService:
         except (OSError, TimeoutError):
             return  # the lease ends by itself
         writer.write(json.dumps(message | {"engine": peer.engine_id}).encode() + b"\n")
-        writer.close()
+        await _closed(writer)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._accepted.add(writer)
+        self._keep(self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task: Any = asyncio.current_task()
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
         try:
             while line := await reader.readline():
                 answer = self._answer(json.loads(line))
@@ -165,10 +173,9 @@ class TransferService:
                     writer.write(json.dumps(answer).encode() + b"\n")
         except (OSError, ValueError, KeyError, TypeError):
             pass  # not a message of ours, or the reader is gone: its lease ends by itself
-        except asyncio.CancelledError:
-            pass  # this engine is closing
         finally:
-            writer.close()
+            self._accepted.discard(writer)
+            await _closed(writer)
 
     def _answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
         known = message["engine"] == self._engine_id
@@ -182,6 +189,13 @@ class TransferService:
         elif known and message["op"] == "heartbeat":
             self._leases.extend(message["requests"], time.perf_counter() + self._lease_extension_s)
         return None
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """Close a connection and wait for it: a transport that outlives its loop is never closed."""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 async def _outlast(reader: asyncio.StreamReader, wait_s: float) -> None:
