@@ -1,8 +1,13 @@
 """The check of the policy table's claim, on rows written out."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from benchmarks.sim.claim import check
+
+TABLE = Path(__file__).parents[2] / "benchmarks/results/sim/policy-table.json"
 
 
 def _row(policy, ttft_p95_ms, violations=0.0, *, load=0.6, rejected=0):
@@ -45,3 +50,10 @@ def test_cells_are_apart_and_an_exception_says_where_it_is():
     report = check(rows)
     assert report["cells"] == 2
     assert [(found["load"], found["best"], found["ratio"]) for found in report["exceptions"]] == [(0.9, "never", 1.111)]
+
+
+def test_the_committed_table_bears_the_claim_out():
+    table = json.loads(TABLE.read_text())
+    report = check(table["rows"])
+    assert report == table["claim"]
+    assert report["cells"] == report["holds"] == 32
