@@ -74,6 +74,11 @@ class Engine:
         return self.spec.name
 
     @property
+    def busy(self) -> bool:
+        """Whether a step is under way."""
+        return self._busy
+
+    @property
     def running_requests(self) -> int:
         return len(self._running)
 

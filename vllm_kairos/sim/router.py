@@ -12,6 +12,7 @@ from vllm_kairos.core.policy import Policy
 from vllm_kairos.core.schedule_state import ScheduleState
 from vllm_kairos.core.shapes import RequestShape
 from vllm_kairos.core.view import ClusterView
+from vllm_kairos.errors import SimulationError
 from vllm_kairos.sim.cluster_spec import RouterSpec
 from vllm_kairos.sim.engine import Engine
 from vllm_kairos.sim.job import Job
@@ -24,6 +25,7 @@ from vllm_kairos.sim.reporter import Reporter
 from vllm_kairos.workload.request import TraceRequest
 
 _BOOT_ID = "only"
+_LONGEST_STANDSTILL_S = 60.0
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class SimRouter:
         self._open: dict[str, _Open] = {}
         self._reporters: dict[str, Reporter] = {}
         self._reporting = True
+        self._still_since_s = 0.0
         self._migrations = (
             None if mover is None else Migrations(mover, objectives, partial(kernel.after, spec.hop_s), self._moved)
         )
@@ -220,10 +223,21 @@ class SimRouter:
     def _move_decodes(self, migrations: Migrations) -> None:
         if self._reporting:
             now_s = self._kernel.now_s
+            self._check_progress(now_s)
             migrations.tick(self._engines, self._view.nodes(now_s), now_s)
             period_s = self._spec.heartbeat_period_s
             delay_s = period_s if self._open else self._kernel.until_next_report_s(period_s)
             self._kernel.after(delay_s, partial(self._move_decodes, migrations), REPORT)
+
+    def _check_progress(self, now_s: float) -> None:
+        """Raise SimulationError when moves wait for each other for ever: what moves holds blocks until they are pulled."""
+        assert self._network is not None
+        if not self._open or self._network.active_flows or any(engine.busy for engine in self._engines.values()):
+            self._still_since_s = now_s
+        elif now_s - self._still_since_s > _LONGEST_STANDSTILL_S:
+            waiting = sum(len(engine.waiting) for engine in self._engines.values())
+            rule = "at least one of the requests under way must be able to go on"
+            raise SimulationError(f"moves: {rule}, got {waiting} that wait for KV blocks which others hold until pulled")
 
     def _moved(self, engine: Engine, job: Job, target: str) -> None:
         """Once told that `job` has left `engine`, send the leg that goes on with it to `target`."""
