@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import vllm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,9 @@ from tests.engine.builder import build_scheduler
 from tests.engine.simulated import Arrival, Node, first_difference, real_steps, simulated_steps
 
 Schedulers = Callable[[Node], Any]
+
+# The simulator models the scheduler of 0.31 and later: 0.30 admits prompts and loads by other rules.
+pytestmark = pytest.mark.skipif(vllm.__version__.startswith("0.30"), reason="the simulator models vLLM 0.31 and later")
 
 
 @pytest.fixture(scope="module")
