@@ -1,6 +1,6 @@
 """`kairos` with one thing taken away or changed at a time; none of these is offered by the product."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf
@@ -9,7 +9,6 @@ from benchmarks.sim.grid import Arm
 from vllm_kairos.core import events
 from vllm_kairos.core.chunking import ChunkRun, ChunkSchedule, Planned
 from vllm_kairos.core.decision import Reason
-from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policies.kairos import Kairos
 from vllm_kairos.core.policies.locals import SafeLocals
@@ -108,34 +107,15 @@ class DeafView(ClusterView):
             super().apply(event)
 
 
-def _parts(cluster: ClusterSpec) -> tuple[Routing, StepLatencyModel]:
-    assert cluster.decode_model is not None
-    return Routing(cluster.settings, cluster.prefill_model, cluster.decode_model), cluster.decode_model
+def _variant(policy: type[Kairos], locals_: type[SafeLocals] = SafeLocals) -> Callable[[ClusterSpec], Policy]:
+    """Build `policy` for a cluster as the registry builds `kairos`."""
 
+    def make(cluster: ClusterSpec) -> Policy:
+        assert cluster.decode_model is not None
+        routing = Routing(cluster.settings, cluster.prefill_model, cluster.decode_model)
+        return policy(routing, locals_(cluster.decode_model, cluster.settings))
 
-def _chi_served(cluster: ClusterSpec) -> Policy:
-    routing, model = _parts(cluster)
-    return Kairos(routing, ChiServed(model, cluster.settings))
-
-
-def _margin_of_whole(cluster: ClusterSpec) -> Policy:
-    routing, model = _parts(cluster)
-    return MarginOfWhole(routing, SafeLocals(model, cluster.settings))
-
-
-def _late_if_sooner(cluster: ClusterSpec) -> Policy:
-    routing, model = _parts(cluster)
-    return LateIfSooner(routing, SafeLocals(model, cluster.settings))
-
-
-def _many_per_node(cluster: ClusterSpec) -> Policy:
-    routing, model = _parts(cluster)
-    return ManyPerNode(routing, SafeLocals(model, cluster.settings))
-
-
-def _slots_for_expected(cluster: ClusterSpec) -> Policy:
-    routing, model = _parts(cluster)
-    return SlotsForExpected(routing, SafeLocals(model, cluster.settings))
+    return make
 
 
 def _no_transfers(spec: RouterSpec) -> ClusterView:
@@ -152,19 +132,19 @@ _INSTANT = replace(_PLAIN, default_bandwidth_bytes_per_s=_INSTANT_BYTES_PER_S)
 
 ABLATIONS: Mapping[str, Arm] = {
     "no-transfer-term": Arm(spec="kairos", settings=_INSTANT, view=_no_transfers),
-    "chi-counted-as-served": Arm(spec="kairos", make=_chi_served),
+    "chi-counted-as-served": Arm(spec="kairos", make=_variant(Kairos, ChiServed)),
     "no-in-flight-correction": Arm(spec="kairos", view=_reports_only),
-    "alpha-of-whole-ttft": Arm(spec="kairos", make=_margin_of_whole),
+    "alpha-of-whole-ttft": Arm(spec="kairos", make=_variant(MarginOfWhole)),
     "alpha-1.0": Arm(spec="kairos", settings=replace(_PLAIN, alpha=1.0)),
     "beta-0.8": Arm(spec="kairos", settings=replace(_PLAIN, beta=0.8)),
     "beta-1.0": Arm(spec="kairos", settings=replace(_PLAIN, beta=1.0)),
     "heartbeat-0.5s": Arm(spec="kairos", router=replace(_ROUTER, heartbeat_period_s=0.5)),
     "loss-10%": Arm(spec="kairos", router=replace(_ROUTER, heartbeat_loss=0.1)),
-    "late-if-sooner": Arm(spec="kairos", make=_late_if_sooner),
-    "many-per-node": Arm(spec="kairos", make=_many_per_node),
+    "late-if-sooner": Arm(spec="kairos", make=_variant(LateIfSooner)),
+    "many-per-node": Arm(spec="kairos", make=_variant(ManyPerNode)),
     "finer-chunks": Arm(spec="kairos", settings=replace(_PLAIN, chunk_candidates_tokens=_FINER)),
     "slot-share-1.0": Arm(spec="kairos", settings=replace(_PLAIN, deflection_slot_share=1.0)),
-    "slots-for-expected": Arm(spec="kairos", make=_slots_for_expected),
+    "slots-for-expected": Arm(spec="kairos", make=_variant(SlotsForExpected)),
     "prefix-aware": Arm(spec="kairos", router=replace(_ROUTER, prefix_aware=True)),
 }
 """By row name; the row `kairos` itself is in the policy table (alpha 1.3, beta 0.9, a heartbeat of 0.1 s, no loss)."""

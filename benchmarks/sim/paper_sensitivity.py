@@ -12,8 +12,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from vllm_kairos.results.json_text import to_json
 from vllm_kairos.simulate.config import SimulateConfig
-from vllm_kairos.simulate.document import environment, to_json
+from vllm_kairos.simulate.document import environment
 from vllm_kairos.simulate.experiments.paper_setting import OURS, PLAIN, paper_config
 from vllm_kairos.simulate.experiments.sustained import p95_criterion
 from vllm_kairos.simulate.sweep import Cell, run_cells

@@ -10,8 +10,9 @@ import pytest
 
 from tests.simulate.runs import cell, outcome_of, result_of
 from vllm_kairos.core.decision import Reject, RejectReason
+from vllm_kairos.results.json_text import to_json
 from vllm_kairos.sim.record import Breakdown, Objectives, RequestRecord
-from vllm_kairos.simulate.document import requests_csv, summary_csv, to_json
+from vllm_kairos.simulate.document import requests_csv, summary_csv
 from vllm_kairos.simulate.figures import ERROR_RANKS, PARTS, figures_of, flat
 from vllm_kairos.simulate.sweep import cell_workload, make_simulation
 

@@ -97,9 +97,9 @@ def run(arguments: argparse.Namespace) -> int:
     import uvloop
 
     from vllm_kairos.replay.load import build_workload
-    from vllm_kairos.replay.out_dir import make_out_dir
     from vllm_kairos.replay.plot import need_matplotlib
     from vllm_kairos.replay.write import WriteOptions, write_results
+    from vllm_kairos.results.out_dir import make_out_dir
 
     settings = settings_of(arguments)
     if arguments.plots:

@@ -1,10 +1,8 @@
 """results.json and requests.jsonl: the same keys in the same order, whatever happened."""
 
-import json
 import platform
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
-from math import isfinite
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from vllm_kairos import __version__
@@ -16,7 +14,6 @@ from vllm_kairos.workload.describe import describe
 from vllm_kairos.workload.request import Workload
 
 RESULTS_SCHEMA = 1
-_DIGITS = 9
 _SECRET = "api_key"
 
 
@@ -43,11 +40,6 @@ def results_document(
     }
 
 
-def to_json(document: Mapping[str, Any]) -> str:
-    """JSON text with floats to nine digits; what is not finite becomes null."""
-    return json.dumps(_plain(document), indent=2, allow_nan=False) + "\n"
-
-
 def request_rows(samples: Iterable[Sample], *, ramp_s: float, token_times: bool) -> Iterable[dict[str, Any]]:
     """A row per request that was sent; with `token_times` its arrivals and how many tokens each had."""
     for sample in samples:
@@ -55,11 +47,6 @@ def request_rows(samples: Iterable[Sample], *, ramp_s: float, token_times: bool)
         if token_times:
             row |= {"arrivals_s": sample.arrivals_s, "arrival_tokens": sample.arrival_tokens}
         yield row
-
-
-def to_jsonl(rows: Iterable[Mapping[str, Any]]) -> str:
-    """One JSON object a line."""
-    return "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
 
 
 def _row(sample: Sample, ramp_s: float) -> dict[str, Any]:
@@ -92,15 +79,3 @@ def _row(sample: Sample, ramp_s: float) -> dict[str, Any]:
         "detail": sample.detail,
         "decision": dict(sample.decision),
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
-    if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}") if isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_kairos.replay.document import request_rows, results_document, to_json, to_jsonl
+from vllm_kairos.replay.document import request_rows, results_document
 from vllm_kairos.replay.figures import Figures, figures_of
-from vllm_kairos.replay.out_dir import write_files
 from vllm_kairos.replay.plot import draw
 from vllm_kairos.replay.report import render
 from vllm_kairos.replay.run import Outcome
 from vllm_kairos.replay.settings import ReplaySettings
 from vllm_kairos.replay.table import as_text, latency_rows, summary_lines
+from vllm_kairos.results.json_text import to_json, to_jsonl
+from vllm_kairos.results.out_dir import write_all
 from vllm_kairos.workload.request import Workload
 
 
@@ -43,7 +44,7 @@ def write_results(
     picture = draw(samples, settings.objectives) if options.plots else None
     notes = (outcome.prompt_note, *summary_lines(figures))
     files["report.html"] = render(figures, notes=notes, warnings=warnings, command=command, picture=picture)
-    write_files(out, files)
+    write_all(out, files)
     _print(figures, warnings, f"wrote {', '.join(files)} to {out}")
     return figures
 

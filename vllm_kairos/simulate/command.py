@@ -98,7 +98,7 @@ def _experiment(arguments: argparse.Namespace, overrides: Any, workers: int) -> 
 
 
 def _out(arguments: argparse.Namespace) -> Path:
-    from vllm_kairos.simulate.out_dir import make_out_dir
+    from vllm_kairos.results.out_dir import make_out_dir
 
     return make_out_dir(arguments.out)
 
@@ -111,8 +111,9 @@ def _write(
     results: "list[CellResult]",
     wall_s: float,
 ) -> None:
-    from vllm_kairos.simulate.document import requests_csv, to_json
-    from vllm_kairos.simulate.out_dir import write_all
+    from vllm_kairos.results.json_text import to_json
+    from vllm_kairos.results.out_dir import write_all
+    from vllm_kairos.simulate.document import requests_csv
     from vllm_kairos.simulate.sweep_report import sweep_files
 
     files = sweep_files(command_line(arguments), config, workload, results, plots=arguments.plots)

@@ -2,12 +2,9 @@
 
 import csv
 import io
-import json
 import platform
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
-from enum import Enum
-from math import isfinite
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy
@@ -15,6 +12,7 @@ import numpy
 from vllm_kairos import __version__
 from vllm_kairos.fitting.artifact import load_profile
 from vllm_kairos.profiles import resolve_profile
+from vllm_kairos.results.json_text import plain
 from vllm_kairos.simulate.config import SimulateConfig
 from vllm_kairos.simulate.figures import flat
 from vllm_kairos.simulate.request_rows import COLUMNS
@@ -22,7 +20,6 @@ from vllm_kairos.simulate.sweep import CellResult
 from vllm_kairos.workload.describe import Description
 
 RESULTS_SCHEMA = 1
-_DIGITS = 9
 
 
 def results_document(
@@ -69,25 +66,6 @@ def _profile(name: str) -> dict[str, Any]:
     }
 
 
-def to_json(document: Mapping[str, Any]) -> str:
-    """JSON text with floats to nine digits; what is not finite becomes null."""
-    return json.dumps(_plain(document), indent=2, allow_nan=False) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}") if isfinite(value) else None
-    return value
-
-
 def summary_csv(results: Iterable[CellResult]) -> str:
     """One row per cell, one column per figure; a figure that only some cells have is empty in the others."""
     rows = [flat(result_json(result)) for result in results]
@@ -105,5 +83,5 @@ def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([_plain(value) for value in row] for row in rows)
+    writer.writerows([plain(value) for value in row] for row in rows)
     return text.getvalue()

@@ -4,7 +4,8 @@ import argparse
 import time
 from pathlib import Path
 
-from vllm_kairos.simulate.document import to_json
+from vllm_kairos.results.json_text import to_json
+from vllm_kairos.results.out_dir import make_out_dir, write_all
 from vllm_kairos.simulate.experiment_run import (
     HEADINGS,
     configs_of,
@@ -16,7 +17,6 @@ from vllm_kairos.simulate.experiment_run import (
 )
 from vllm_kairos.simulate.experiments.registry import find_experiment
 from vllm_kairos.simulate.options import Values
-from vllm_kairos.simulate.out_dir import make_out_dir, write_all
 from vllm_kairos.simulate.progress import request_bar
 from vllm_kairos.simulate.sweep import check, grid
 from vllm_kairos.simulate.sweep_report import sweep_files

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from vllm_kairos.errors import ConfigError, KairosError
+from vllm_kairos.results.json_text import to_json
 from vllm_kairos.simulate.config import SECTIONS, SimulateConfig
-from vllm_kairos.simulate.document import environment, to_json
+from vllm_kairos.simulate.document import environment
 from vllm_kairos.simulate.experiment_documents import brief_figures, rows_csv, rows_markdown
 from vllm_kairos.simulate.experiments.experiment import Experiment, Row
 from vllm_kairos.simulate.options import Values

@@ -22,7 +22,7 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Search and write plan.json and plan.html; status 1 when no size suffices."""
-    from vllm_kairos.simulate.out_dir import make_out_dir, write_all
+    from vllm_kairos.results.out_dir import make_out_dir, write_all
     from vllm_kairos.simulate.plan import check_plan, make_plan, of_every_role
     from vllm_kairos.simulate.plan_report import HEADINGS, candidate_rows, plan_files, verdict_line
     from vllm_kairos.simulate.plan_settings import load_plan

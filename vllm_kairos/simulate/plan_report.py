@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from vllm_kairos.results.json_text import to_json
 from vllm_kairos.simulate.config import SimulateConfig
-from vllm_kairos.simulate.document import RESULTS_SCHEMA, environment, to_json
+from vllm_kairos.simulate.document import RESULTS_SCHEMA, environment
 from vllm_kairos.simulate.load_lines import load_lines
 from vllm_kairos.simulate.plan import Candidate, PlanOutcome
 from vllm_kairos.simulate.plan_search import PlanConfig

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from vllm_kairos.results.json_text import to_json
 from vllm_kairos.simulate.config import SimulateConfig
-from vllm_kairos.simulate.document import environment, results_document, summary_csv, to_json
+from vllm_kairos.simulate.document import environment, results_document, summary_csv
 from vllm_kairos.simulate.load_lines import load_lines
 from vllm_kairos.simulate.plot import draw_all
 from vllm_kairos.simulate.report import care_lines, profile_lines, render
