@@ -20,7 +20,8 @@ from tests.engine.simulated import Arrival, Node, first_difference, real_steps, 
 
 Schedulers = Callable[[Node], Any]
 
-# The simulator models the scheduler of 0.31 and later: 0.30 admits prompts and loads by other rules.
+# 0.30 does not serve those whose KV has arrived before the rest of its queue, so there the plugin lets a prompt
+# wait for them: one step later than on 0.31 and 0.32, which the simulator models.
 pytestmark = pytest.mark.skipif(vllm.__version__.startswith("0.30"), reason="the simulator models vLLM 0.31 and later")
 
 
