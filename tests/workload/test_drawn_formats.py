@@ -5,7 +5,7 @@ from random import Random
 from statistics import fmean, pstdev
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.workload.files import write
@@ -48,6 +48,8 @@ def test_lengths_need_a_rate(tmp_path):
 
 
 @given(st.integers(0, 50), st.floats(0.01, 100), st.floats(0, 20), st.integers())
+@example(count=50, rate_rps=1.0, scv=5e-324, seed=0)
+@example(count=50, rate_rps=1.0, scv=1e-9, seed=0)
 def test_drawn_arrivals_start_at_once_and_never_go_back(count, rate_rps, scv, seed):
     arrivals = arrival_times_s(count, rate_rps=rate_rps, scv=scv, rng=Random(seed))
     assert len(arrivals) == count
@@ -86,7 +88,9 @@ def test_clients_without_lengths_are_left_out_with_a_warning(tmp_path):
         (WINDOWS, None, {}, "must have at least one request, got none"),
         (WINDOWS + "0,0,-1,1,Gamma,1,1\n", None, {}, "row 2: rate_rps must be a finite number >= 0, got '-1'"),
         (WINDOWS + "0,0,1,1,Pareto,1,1\n", None, {}, "row 2: pattern must be one of Gamma, Weibull, got 'Pareto'"),
-        (WINDOWS + "0,0,1,1,Gamma,0,1\n", None, {}, "row 2: shape must be a finite number >= 0.001, got '0'"),
+        (WINDOWS + "0,0,1,1,Gamma,0,1\n", None, {}, r"row 2: shape must be a number in \[0.001, 1e\+09\], got '0'"),
+        (WINDOWS + "0,0,1,1,Gamma,1e300,1\n", None, {}, r"row 2: shape must be a number in \[0.001, 1e\+09\], got '1e300'"),
+        (WINDOWS + "0,0,1,1,Weibull,0.01,1\n", None, {}, r"row 2: shape must be a number in \[0.15, 1e\+09\], got '0.01'"),
         (WINDOWS + QUIET, CLIENTS[1:], {}, "at least one client must have lengths, got none of 1"),
         (WINDOWS + QUIET, None, {"start_s": 9000.0}, "start_s must be within the file's windows, got 9000"),
         (WINDOWS + QUIET, None, {"duration_s": 100.0}, "duration_s must be a multiple of 600"),

@@ -10,6 +10,9 @@ from vllm_kairos.errors import WorkloadError
 MOST_SCV = 1e3
 """Burstier draws have nearly all of their arrivals at one instant, and no mean rate to speak of."""
 
+MOST_SHAPE = 1e9
+"""Gamma gaps of a larger shape differ by less than 1 in 10,000, and the sampler rounds its way into an endless loop."""
+
 
 def arrival_times_s(count: int, *, rate_rps: float, scv: float, rng: Random) -> list[float]:
     """`count` arrivals, the first at 0 s, with gaps of mean `1 / rate_rps` and squared coefficient of variation `scv`.
@@ -26,7 +29,7 @@ def arrival_times_s(count: int, *, rate_rps: float, scv: float, rng: Random) -> 
 
 def _unit_gaps(scv: float, rng: Random) -> Iterator[float]:
     while True:
-        yield rng.gammavariate(1 / scv, scv) if scv else 1.0
+        yield rng.gammavariate(1 / scv, scv) if scv > 1 / MOST_SHAPE else 1.0
 
 
 def _require(name: str, value: float, holds: bool, rule: str) -> None:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,11 +31,11 @@ class Record:
             raise self.error(name, f"a whole number >= {least}")
         return number
 
-    def number(self, name: str, *, least: float = 0.0) -> float:
-        """The finite number in field `name`. Raises WorkloadError unless it is one, and at least `least`."""
+    def number(self, name: str, *, least: float = 0.0, most: float = inf) -> float:
+        """The finite number in field `name`. Raises WorkloadError unless it is one, and in [`least`, `most`]."""
         number = _real(self._value(name))
-        if number is None or number < least:
-            raise self.error(name, f"a finite number >= {least:g}")
+        if number is None or not least <= number <= most:
+            raise self.error(name, f"a finite number >= {least:g}" if most == inf else f"a number in [{least:g}, {most:g}]")
         return number
 
     def text(self, name: str) -> str:

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Literal, cast
 
 from vllm_kairos.errors import WorkloadError
+from vllm_kairos.workload.arrivals import MOST_SHAPE
 from vllm_kairos.workload.formats.trace_format import LoadOptions, TraceFormat, some_rows
 from vllm_kairos.workload.remarks import Remarks
 from vllm_kairos.workload.renewal import WINDOW_S, Window, client_arrivals_s
@@ -22,7 +23,7 @@ from vllm_kairos.workload.source import Record, Source
 
 MOST_REQUESTS = 2_000_000
 _COLUMNS = ("client_id", "window_start_s", "rate_rps", "pattern", "shape")
-_FAMILIES = ("Gamma", "Weibull")
+_LEAST_SHAPE = {"Gamma": 1e-3, "Weibull": 0.15}  # burstier laws put nearly all of their arrivals at one instant
 
 Client = str
 Windows = Mapping[Client, Sequence[Window]]
@@ -98,13 +99,13 @@ def _windows(source: Source) -> Windows:
 
 def _window(record: Record) -> Window:
     family = record.text("pattern")
-    if family not in _FAMILIES:
-        raise record.error("pattern", f"one of {', '.join(_FAMILIES)}")
+    if family not in _LEAST_SHAPE:
+        raise record.error("pattern", f"one of {', '.join(_LEAST_SHAPE)}")
     return Window(
         start_s=record.number("window_start_s"),
         rate_rps=record.number("rate_rps"),
         family=cast(Literal["Gamma", "Weibull"], family),
-        shape=record.number("shape", least=1e-3),
+        shape=record.number("shape", least=_LEAST_SHAPE[family], most=MOST_SHAPE),
     )
 
 
