@@ -15,6 +15,8 @@ from vllm_kairos.errors import WorkloadError
 from vllm_kairos.workload.arrivals import arrival_times_s
 from vllm_kairos.workload.request import TraceRequest, Workload, blocks_of
 
+LEAST_SPAN_S = 1e-6
+
 
 def scaled(workload: Workload, factor: float) -> Workload:
     """All gaps divided by `factor`, think times too: 2 is twice the rate."""
@@ -34,11 +36,11 @@ def at_rate(workload: Workload, requests_per_s: float) -> Workload:
 
 
 def mean_rate_rps(workload: Workload) -> float:
-    """Arrivals by the clock per second, (n - 1) / span. Raises WorkloadError when they do not span any time."""
+    """Arrivals by the clock per second, (n - 1) / span. Raises WorkloadError when the span is under `LEAST_SPAN_S`."""
     arrivals = [request.arrival_s for request in workload.requests if not request.after]
     span_s = arrivals[-1] - arrivals[0]
-    if span_s <= 0:
-        raise WorkloadError(f"workload {workload.name!r}: arrivals must span more than 0 s to have a rate, got {span_s}")
+    if span_s < LEAST_SPAN_S:
+        raise WorkloadError(f"workload {workload.name!r}: arrivals must span >= {LEAST_SPAN_S:g} s, got {span_s:g}")
     return (len(arrivals) - 1) / span_s
 
 
