@@ -7,7 +7,7 @@ import pytest
 from tests.simulate.test_command import simulate
 from vllm_kairos.sim.policies import build_policy
 from vllm_kairos.simulate.build import build_cluster
-from vllm_kairos.simulate.experiment_run import configs_of
+from vllm_kairos.simulate.experiment_run import configs_of, experiment_rows, run_sweeps
 from vllm_kairos.simulate.experiments.experiment import Row
 from vllm_kairos.simulate.experiments.registry import EXPERIMENTS
 
@@ -23,6 +23,15 @@ def test_every_experiment_names_clusters_and_policies_that_exist(name):
 def test_every_experiment_copes_with_a_grid_that_lacks_its_points(name):
     experiment = EXPERIMENTS[name]
     assert all(isinstance(row, Row) for row in experiment.rows({label: [] for label in experiment.sweeps()}))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_copes_with_policies_that_are_not_its_own(name):
+    experiment = EXPERIMENTS[name]
+    sweep = {"policies": ("llmd-noncached", "static-length:64"), "seeds": (0,), "rates": (3.0,)}
+    configs = configs_of(experiment, {"sweep": sweep, "workload": {"requests": 5}})
+    rows = experiment_rows(experiment, run_sweeps(configs, workers=1, tell=lambda requests: None))
+    assert all(isinstance(row, Row) for row in rows)
 
 
 def test_settings_given_take_the_place_of_its_own():

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from vllm_kairos.simulate.config import SimulateConfig
 from vllm_kairos.simulate.experiments.experiment import Experiment, Groups, Panel, Row, group_at, policies_of, rates_of
-from vllm_kairos.simulate.experiments.paper_setting import NAMES, OURS, PEER, PLAIN, figure_config
+from vllm_kairos.simulate.experiments.paper_setting import OURS, PEER, PLAIN, figure_config, name_of
 from vllm_kairos.simulate.experiments.sustained import crossing_rps, p95_criterion, ratio, sustained_rps
 from vllm_kairos.simulate.table import Group
 
@@ -28,7 +28,7 @@ def _sustained(groups: Sequence[Group]) -> Iterator[Row]:
     for policy in policies_of(groups):
         best = sustained_rps(groups, policy, _BOTH)
         expected = _SUSTAINED_RPS.get(policy)
-        yield Row(quantity=f"{NAMES[policy]} sustains", expected=expected, ours=best, unit="requests/s", remark=remark)
+        yield Row(quantity=f"{name_of(policy)} sustains", expected=expected, ours=best, unit="requests/s", remark=remark)
     on_grid = ratio(*(sustained_rps(groups, policy, _BOTH) for policy in (OURS, PLAIN)))
     between = ratio(*(crossing_rps(groups, policy, _BOTH) for policy in (OURS, PLAIN)))
     yield Row(quantity="Kairos over plain P/D, rates run", expected=9 / 7, ours=on_grid)
@@ -52,14 +52,14 @@ def _latencies(groups: Sequence[Group]) -> Iterator[Row]:
     for rate in rates_of(groups):
         for policy in policies_of(groups):
             ours = _ttft_s(groups, policy, rate)
-            yield Row(quantity=f"{NAMES[policy]}: P95 TTFT at {rate:g} requests/s", expected=None, ours=ours, unit="s")
+            yield Row(quantity=f"{name_of(policy)}: P95 TTFT at {rate:g} requests/s", expected=None, ours=ours, unit="s")
 
 
 def _gaps(groups: Sequence[Group]) -> Iterator[Row]:
     for rate in rates_of(groups):
         for policy in policies_of(groups):
             ours = _tbt_ms(groups, policy, rate)
-            yield Row(quantity=f"{NAMES[policy]}: P95 TBT at {rate:g} requests/s", expected=None, ours=ours, unit="ms")
+            yield Row(quantity=f"{name_of(policy)}: P95 TBT at {rate:g} requests/s", expected=None, ours=ours, unit="ms")
     own = [group for group in groups if group.policy == OURS]
     if own:
         late = max(group.middle(lambda one: 100 * one.tbt_s.violation_share) or 0.0 for group in own)

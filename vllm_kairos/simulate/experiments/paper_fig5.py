@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from vllm_kairos.simulate.config import SimulateConfig
 from vllm_kairos.simulate.experiments.experiment import Experiment, Groups, Panel, Row, group_at, policies_of, rates_of
-from vllm_kairos.simulate.experiments.paper_setting import NAMES, OURS, PLAIN, figure_config
+from vllm_kairos.simulate.experiments.paper_setting import OURS, PLAIN, figure_config, name_of
 from vllm_kairos.simulate.figures import Figures
 from vllm_kairos.simulate.table import Group
 
@@ -33,7 +33,7 @@ def _rows_at(groups: Sequence[Group], rate: float) -> Iterator[Row]:
         found = {policy: group_at(groups, policy, rate) for policy in policies_of(groups)}
         values = {policy: group.middle(read) for policy, group in found.items() if group is not None}
         for policy, ours in values.items():
-            quantity = f"{NAMES[policy]}: {what} tokens per second at {rate:g} requests/s"
+            quantity = f"{name_of(policy)}: {what} tokens per second at {rate:g} requests/s"
             yield Row(quantity=quantity, expected=None, ours=ours)
         plain, ours = values.get(PLAIN), values.get(OURS)
         more = 100 * (ours / plain - 1) if plain and ours is not None else None

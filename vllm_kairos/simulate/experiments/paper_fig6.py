@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vllm_kairos.simulate.config import SimulateConfig
 from vllm_kairos.simulate.experiments.experiment import Experiment, Groups, Panel, Row, group_at, policies_of, rates_of
-from vllm_kairos.simulate.experiments.paper_setting import NAMES, OURS, PEER, PLAIN, figure_config
+from vllm_kairos.simulate.experiments.paper_setting import OURS, PEER, PLAIN, figure_config, name_of
 from vllm_kairos.simulate.experiments.sustained import attainment_criterion, crossing_rps, ratio, sustained_rps
 from vllm_kairos.simulate.figures import Figures
 from vllm_kairos.simulate.table import Group
@@ -35,7 +35,7 @@ def _sustained(groups: Sequence[Group]) -> Iterator[Row]:
     for criterion in _CRITERIA:
         for policy in policies_of(groups):
             best, printed = sustained_rps(groups, policy, criterion), _SUSTAINED_RPS.get(policy)
-            quantity = f"{NAMES[policy]} sustains {criterion.name}"
+            quantity = f"{name_of(policy)} sustains {criterion.name}"
             yield Row(quantity=quantity, expected=printed, ours=best, unit="requests/s")
         between = ratio(*(crossing_rps(groups, policy, criterion) for policy in (OURS, PLAIN)))
         quantity = f"Kairos over plain P/D at {criterion.name}"
@@ -47,7 +47,7 @@ def _attainments(groups: Sequence[Group]) -> Iterator[Row]:
     for rate in rates_of(groups):
         for policy in policies_of(groups):
             ours = _middle(groups, policy, rate, _attained)
-            yield Row(quantity=f"{NAMES[policy]}: attainment at {rate:g} requests/s", expected=None, ours=ours, unit="%")
+            yield Row(quantity=f"{name_of(policy)}: attainment at {rate:g} requests/s", expected=None, ours=ours, unit="%")
         plain, ours = (_middle(groups, policy, rate, _attained) for policy in (PLAIN, OURS))
         if plain is not None and ours is not None:
             gains.append((ours - plain, rate))

@@ -8,8 +8,7 @@ from vllm_kairos.simulate.config import SimulateConfig
 from vllm_kairos.simulate.sections import ClusterConfig, NetworkConfig, SweepConfig, WorkloadConfig
 
 PLAIN, OURS, PEER = "never", "kairos", "taichi"
-NAMES = {PLAIN: "plain P/D", OURS: "Kairos", PEER: "TaiChi"}
-"""What the paper calls them."""
+_NAMES = {PLAIN: "plain P/D", OURS: "Kairos", PEER: "TaiChi"}
 
 REQUESTS = 1200
 """Table 4: SL(2048) deflects 298 requests, and 24.8 % of Bursty's prompts are shorter than 2048 tokens."""
@@ -22,6 +21,11 @@ _NIC_GB_PER_S = 25.0  # the testbed's HDR InfiniBand, 200 Gbit/s for each GPU
 _BURSTY_SCV = 4.0
 _TOKEN_BUDGET = 2048  # vLLM's own default on an A100
 _BETA = 0.99  # at 1.0 a decode that joined since the plan takes a step over the objective by a hair
+
+
+def name_of(policy: str) -> str:
+    """What the paper calls `policy`; its own name for one that is not in the paper."""
+    return _NAMES.get(policy, policy)
 
 
 def paper_config(
