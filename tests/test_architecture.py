@@ -21,9 +21,10 @@ ALLOWED = {
     "vllm_kairos": {"vllm_kairos.engine"},
     "vllm_kairos.__main__": {"vllm_kairos.cli.main"},
     "vllm_kairos.errors": set(),
+    "vllm_kairos.input_file": set(),
     "vllm_kairos.core": {"vllm_kairos.errors"},
     "vllm_kairos.wire": {"vllm_kairos.errors"},
-    "vllm_kairos.fitting": {"vllm_kairos.core", "vllm_kairos.errors"},
+    "vllm_kairos.fitting": {"vllm_kairos.core", "vllm_kairos.errors", "vllm_kairos.input_file"},
     "vllm_kairos.workload": {"vllm_kairos.errors"},
     "vllm_kairos.engine": {
         "vllm_kairos.__version__",
@@ -54,6 +55,7 @@ ALLOWED = {
         "vllm_kairos.sim",
         "vllm_kairos.workload",
         "vllm_kairos.errors",
+        "vllm_kairos.input_file",
     },
     "vllm_kairos.replay": {
         "vllm_kairos.__version__",
@@ -73,6 +75,7 @@ ALLOWED = {
         "vllm_kairos.fitting.artifact",
         "vllm_kairos.profiles",
         "vllm_kairos.errors",
+        "vllm_kairos.input_file",
     },
     "vllm_kairos.demo": {
         "vllm_kairos.__version__",
@@ -88,6 +91,7 @@ ALLOWED = {
         "vllm_kairos.fitting.artifact",
         "vllm_kairos.profiles",
         "vllm_kairos.errors",
+        "vllm_kairos.input_file",
     },
     "kairos_router": {
         "vllm_kairos.__version__",
@@ -96,11 +100,13 @@ ALLOWED = {
         "vllm_kairos.fitting.artifact",
         "vllm_kairos.wire",
         "vllm_kairos.errors",
+        "vllm_kairos.input_file",
     },
 }
 # Libraries beyond the standard one, where that is worth a rule.
 LIBRARIES = {
     "vllm_kairos.errors": set(),
+    "vllm_kairos.input_file": set(),
     "vllm_kairos.core": set(),
     "vllm_kairos.wire": {"msgspec"},
     "vllm_kairos.fitting": set(),

@@ -11,6 +11,7 @@ from kairos_router.config import PrefillTarget
 from kairos_router.flags import FLAGS, REFUSED, Flag, Shape
 from vllm_kairos.cli.command import OneLineParser
 from vllm_kairos.errors import ConfigError
+from vllm_kairos.input_file import read_input
 
 PREFIX = "KAIROS_ROUTER_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
@@ -132,7 +133,7 @@ def _from_file(file: Path) -> dict[str, Any]:
 
 def _read_yaml(file: Path) -> Mapping[Any, Any]:
     try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+        document = yaml.safe_load(read_input(file))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(f"--config must be a readable file, got {str(file)!r} ({reason})") from error

@@ -14,6 +14,7 @@ import yaml
 from vllm_kairos.core.node import LinkState, NodeState, Role
 from vllm_kairos.errors import ConfigError, StateError
 from vllm_kairos.fitting.artifact import Profile
+from vllm_kairos.input_file import read_input
 
 _MOST = 2**63 - 1  # as node states carry them; far larger ones are no float
 _Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
@@ -61,7 +62,7 @@ def load_cluster(path: str | Path, profile: Profile) -> tuple[NodeState, ...]:
     Raises ConfigError naming the file, the field, the rule and the value.
     """
     try:
-        raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        raw = yaml.safe_load(read_input(path))
     except OSError as error:
         raise ConfigError(f"cluster file {path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that cannot be

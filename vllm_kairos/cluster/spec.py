@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from vllm_kairos.errors import ConfigError
+from vllm_kairos.input_file import read_input
 
 MAX_PORT = 65535
 _MOST = 10_000  # servers of a role, or GiB
@@ -99,7 +100,7 @@ def _check_counts(spec: ClusterSpec) -> None:
 def read_settings(path: Path) -> dict[str, Any]:
     """Read a YAML file whose keys are the fields of ClusterSpec; ConfigError names file, key, rule and value."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.safe_load(read_input(path))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that cannot be

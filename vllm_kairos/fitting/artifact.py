@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from vllm_kairos.core.linear import MAX_COEFFICIENT, DecodeCost, FittedLimits, LinearStepModel, PrefillCost, ShapeLimits
 from vllm_kairos.errors import ProfileError
+from vllm_kairos.input_file import read_input
 
 PROFILE_SCHEMA = 1
 """Raise when a field changes meaning or is removed; a reader refuses any other."""
@@ -89,7 +90,7 @@ def save_profile(profile: Profile, path: str | Path) -> None:
 def load_profile(path: str | Path, *, model: str | None = None) -> Profile:
     """Read a profile, of `model` if that is given. Raises ProfileError naming the path, the field, the rule and the value."""
     try:
-        raw = json.loads(Path(path).read_text(encoding="utf-8"))
+        raw = json.loads(read_input(path))
     except OSError as error:
         raise ProfileError(f"profile {path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -10,6 +10,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from vllm_kairos.errors import ConfigError
+from vllm_kairos.input_file import read_input
 
 Values = dict[str, dict[str, Any]]
 """By section and key, of the right types; what nobody set is left out."""
@@ -123,7 +124,7 @@ def read_yaml(path: Path, options: tuple[Option, ...], others: tuple[str, ...] =
     Raises ConfigError naming the file, the key, the rule and the value.
     """
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), _OnceLoader)
+        raw = yaml.load(read_input(path), _OnceLoader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that cannot be

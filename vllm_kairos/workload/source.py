@@ -7,11 +7,15 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, TextIO
 
 from vllm_kairos.errors import WorkloadError
+
+MOST_LINE_CHARACTERS = 16 * 2**20
+"""A device that never ends is refused here; the longest rows of known traces have some 100,000."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -129,7 +133,7 @@ class Source:
     def first_record(self) -> Record:
         """The first JSON object, or the CSV header as a record whose values are all empty."""
         with self._open() as stream:
-            line = next((line for line in stream if line.strip()), "")
+            line = next((line for line in self._lines(stream) if line.strip()), "")
         if not line:
             raise WorkloadError(f"{self.path}: must have at least one row, got an empty file")
         if line.lstrip().startswith("{"):
@@ -139,7 +143,7 @@ class Source:
     def csv_records(self) -> Iterator[Record]:
         """The rows below the header, by the header's names."""
         with self._open() as stream:
-            reader = csv.reader(stream)
+            reader = csv.reader(self._lines(stream))
             header = [name.strip() for name in next(reader, [])]
             twice = next((name for name in header if header.count(name) > 1), None)
             if twice is not None:
@@ -155,9 +159,18 @@ class Source:
     def json_records(self) -> Iterator[Record]:
         """The objects of a JSON-lines file; blank lines are passed over."""
         with self._open() as stream:
-            for row, line in enumerate(stream, start=1):
+            for row, line in enumerate(self._lines(stream), start=1):
                 if line.strip():
                     yield Record(self.path, row, self._object(row, line))
+
+    def _lines(self, stream: TextIO) -> Iterator[str]:
+        for row in count(1):
+            line = stream.readline(MOST_LINE_CHARACTERS)
+            if len(line) == MOST_LINE_CHARACTERS:
+                raise WorkloadError(f"{self.path}: row {row} must be shorter than {MOST_LINE_CHARACTERS} characters, got more")
+            if not line:
+                return
+            yield line
 
     def _object(self, row: int, line: str) -> dict[str, Any]:
         try:
