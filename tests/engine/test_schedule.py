@@ -144,6 +144,14 @@ def test_no_headroom_waits_but_not_for_ever(build: Any) -> None:
     assert got == [0, 0, 0, 10, 0, 0, 0, 10, 0, 0, 0, 5]
 
 
+def test_no_decode_sits_out_for_a_prefill_that_no_slot_is_free_for(build: Any) -> None:
+    """The decodes fill both the slots and the budget; a prefill that waits too long could not start all the same."""
+    scheduler = build(token_budget=4, max_sequences=4, kairos={"role": "decode", "max_wait_steps": 2})
+    decodes = warm_decodes(scheduler, "A", "B", "C", "D", prompt=2)
+    scheduler.add_request(make_request("P", 25, transfer=schedule_params(4)))
+    assert [step(scheduler) for _ in range(12)] == [{request.request_id: 1 for request in decodes}] * 12
+
+
 def test_the_oldest_deflected_prefill_is_served_first(build: Any) -> None:
     """Several at once: the first takes its chi, the next what is left under the smallest chi."""
     scheduler = build(kairos={"role": "decode"})

@@ -135,11 +135,17 @@ class StepPlanner:
         arrival_tokens = arrivals * self.free_width
         forecast = StepPlan(budget_tokens=budget, decode_tokens=decodes + arrival_tokens)
         floor_for = self._overdue(forecast)
-        floor_tokens = self._floor_tokens(budget, decodes) if floor_for is not None else 0
+        floor_tokens = self._floor_tokens(budget, decodes) if self._may_run(floor_for) else 0
         skipped, freed = self._skip_decodes(decodes + floor_tokens - budget)
         self.step = StepPlan(budget_tokens=budget, decode_tokens=decodes - freed + arrival_tokens)
         self.step.floor_for, self.step.floor_tokens, self.step.skipped = floor_for, floor_tokens, skipped
         return self._forecast_held(forecast, floor_for, arrivals)
+
+    def _may_run(self, prefill: Any) -> bool:
+        """Whether there is such a prefill, running or with a slot to start in."""
+        if prefill is None:
+            return False
+        return compat.is_running(prefill) or len(self._scheduler.running) < self._scheduler.max_num_running_reqs
 
     def _floor_tokens(self, budget: int, decodes: int) -> int:
         """The floor within what decodes leave of the budget; where they leave nothing, a quarter of it."""
