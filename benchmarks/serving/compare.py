@@ -1,0 +1,197 @@
+"""Every router a user could pick, in alternation on the same servers and the same requests.
+
+Run: python -m benchmarks.serving.compare --setting paper --vllm-router PATH --toy-proxy PATH --out DIR
+
+Servers are started once; each cell (a contender at a rate, in a repeat) starts its front, warms it up, replays the
+load in open loop, ends the front and waits until all servers are idle. DIR gets a JSON file per cell as it ends, so
+that a sweep that was cut off goes on with --resume; and comparison.json, cells.csv, PNGs and report.html.
+"""
+
+import argparse
+import asyncio
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from benchmarks.serving.cell import Bench, run_cell
+from benchmarks.serving.contenders import CONTENDERS, Contender, Programs, find
+from benchmarks.serving.record import failed_cell, flat, load_all, save
+from benchmarks.serving.report import one_line, write_report
+from benchmarks.serving.setting import Setting, preset_names, workload_of
+from benchmarks.serving.sweep import CellKey, cells, expected_s
+from vllm_kairos.cluster.local import LocalCluster
+from vllm_kairos.errors import ClusterError, ConfigError, KairosError
+from vllm_kairos.results.out_dir import make_out_dir
+
+_MOST_RESTARTS = 3
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the flags."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    presets = ", ".join(preset_names())
+    parser.add_argument("--setting", default="paper", metavar="NAME|FILE", help=f"one of {presets}, or a YAML file (paper)")
+    known = ", ".join(CONTENDERS)
+    parser.add_argument("--contenders", nargs="+", metavar="NAME", help=f"of {known}, or kairos:SPEC (the setting's)")
+    parser.add_argument("--rates", nargs="+", type=float, metavar="RPS", help="requests per second (the setting's)")
+    parser.add_argument("--duration-s", type=float, metavar="S", help="a cell sends rate x S requests (the setting's)")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="times that every cell is run (5)")
+    parser.add_argument("--vllm-router", type=Path, metavar="PATH", help="the program of vllm-router 0.1.17")
+    parser.add_argument("--toy-proxy", type=Path, metavar="PATH", help="toy_proxy_server.py of vLLM's source distribution")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of public traces (KAIROS_TRACES)")
+    parser.add_argument("--out", type=Path, default=Path("comparison"), metavar="DIR", help="where results go (%(default)s)")
+    parser.add_argument("--resume", action="store_true", help="leave out the cells that DIR has")
+    parser.add_argument("--retry-failed", action="store_true", help="with --resume, run those again that failed")
+    parser.add_argument("--plan-only", action="store_true", help="say how many cells there are and how long they take")
+    parser.add_argument("--report-only", action="store_true", help="write the report of the cells that DIR has")
+    return parser.parse_args(argv)
+
+
+def setting_of(args: argparse.Namespace) -> Setting:
+    """The setting with the flags over it. Raises ConfigError."""
+    if args.repeats < 1:
+        raise ConfigError(f"--repeats must be >= 1, got {args.repeats}")
+    given: dict[str, Any] = {"contenders": args.contenders, "rates_rps": args.rates, "duration_s": args.duration_s}
+    changed = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items() if value is not None}
+    changes: Any = changed
+    return replace(Setting.read(args.setting), **changes)
+
+
+def left_to_run(args: argparse.Namespace, setting: Setting) -> list[CellKey]:
+    """The cells that are still to be run, in order. Raises ConfigError when results are there and --resume is not."""
+    folder = args.out / "cells"
+    every = list(cells(setting.contenders, setting.rates_rps, args.repeats))
+    done = {key.file_name for key in every if (folder / key.file_name).is_file()}
+    if done and not args.resume:
+        raise ConfigError(f"--out must hold no cells of this sweep without --resume, got {len(done)} in {str(args.out)!r}")
+    if done and args.retry_failed:
+        done -= {key.file_name for key in every if key.file_name in done and _has_failed(folder / key.file_name)}
+    return [key for key in every if key.file_name not in done]
+
+
+def _has_failed(path: Path) -> bool:
+    return '"status": "failed"' in path.read_text(encoding="utf-8")
+
+
+async def run_all(args: argparse.Namespace, setting: Setting, keys: Sequence[CellKey], programs: Programs) -> None:
+    """Run the cells; servers that fail are started anew, a few times. Raises ClusterError when that does not help."""
+    contenders = {each.name: each for each in find(setting.contenders, programs)}
+    bench = Bench(
+        setting=setting,
+        spec=setting.cluster_spec(args.out / "logs"),
+        programs=programs,
+        traces=args.traces,
+        out=args.out,
+    )
+    left, restarts = list(keys), 0
+    while left:
+        try:
+            await _run_some(bench, contenders, left)
+        except ClusterError as error:
+            restarts += 1
+            if restarts > _MOST_RESTARTS:
+                raise
+            say(f"servers are started anew after: {error}")
+
+
+async def _run_some(bench: Bench, contenders: dict[str, Contender], left: list[CellKey]) -> None:
+    """Run cells on one cluster until none is left; takes each from `left` as it is recorded."""
+    say(f"starting {bench.spec.servers} servers")
+    took_s: list[float] = []
+    async with LocalCluster(bench.spec) as cluster:
+        while left:
+            key = left[0]
+            try:
+                record = await run_cell(bench, cluster, contenders[key.contender], key)
+            except ClusterError as error:
+                _keep(bench, failed_cell(key, f"servers: {error}"), left)
+                raise
+            _keep(bench, record, left)
+            took_s.append(record["took_s"])
+            minutes = expected_s(len(left), bench.setting.duration_s, took_s) / 60
+            say(f"{one_line(flat(record))}; {len(left)} cells left, about {minutes:.0f} minutes")
+
+
+def _keep(bench: Bench, record: dict[str, Any], left: list[CellKey]) -> None:
+    save(record, bench.out / "cells" / left.pop(0).file_name)
+
+
+def say(text: str) -> None:
+    """Tell a person what happens."""
+    sys.stderr.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
+    sys.stderr.flush()
+
+
+async def _until_done_or_stopped(
+    args: argparse.Namespace, setting: Setting, keys: Sequence[CellKey], programs: Programs
+) -> bool:
+    """Say whether all cells were run: Ctrl-C and SIGTERM end the front and the servers and leave the rest."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        await run_all(args, setting, keys, programs)
+    except asyncio.CancelledError:
+        say("stopped; --resume goes on from here")
+        return False
+    return True
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what is left and write the report; status 130 when stopped, 2 for bad input."""
+    args = parse(argv)
+    args.traces = args.traces or (Path(found) if (found := os.environ.get("KAIROS_TRACES")) else None)
+    try:
+        return _main(args, shlex.join(["python", "-m", "benchmarks.serving.compare", *_shown(args)]))
+    except ConfigError as error:
+        sys.stderr.write(f"compare: {error}\n")
+        return 2
+    except KairosError as error:
+        sys.stderr.write(f"compare: {error}\n")
+        return 1
+
+
+def _main(args: argparse.Namespace, command: str) -> int:
+    setting, programs = setting_of(args), Programs(vllm_router=args.vllm_router, toy_proxy=args.toy_proxy)
+    keys = [] if args.report_only else left_to_run(args, setting)
+    if not args.report_only:
+        find(setting.contenders, programs)
+        for rate_rps in setting.rates_rps:
+            workload_of(setting, args.traces, rate_rps, args.repeats - 1)
+        minutes = expected_s(len(keys), setting.duration_s) / 60
+        cost = f"{len(keys)} cells of {setting.duration_s:g} s of load, about {minutes:.0f} minutes"
+        say(f"{setting.name}: {cost} and more past the knee")
+    if args.plan_only:
+        return 0
+    make_out_dir(args.out / "cells")
+    finished = True
+    if keys:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            finished = runner.run(_until_done_or_stopped(args, setting, keys, programs))
+    write_report(args.out, setting, load_all(args.out / "cells"), command)
+    say(f"wrote {args.out}")
+    return 0 if finished else 130
+
+
+def _shown(args: argparse.Namespace) -> list[str]:
+    """The command's words with nothing of this machine's folders in them."""
+    words = ["--setting", Path(args.setting).name, "--repeats", str(args.repeats)]
+    for flag, values in (("--contenders", args.contenders), ("--rates", args.rates)):
+        words += [flag, *(f"{value:g}" if isinstance(value, float) else value for value in values)] if values else []
+    words += ["--duration-s", f"{args.duration_s:g}"] if args.duration_s is not None else []
+    words += ["--vllm-router", "PATH"] if args.vllm_router else []
+    words += ["--toy-proxy", "PATH"] if args.toy_proxy else []
+    return [*words, *(["--traces", "DIR"] if args.traces else []), "--out", "DIR"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

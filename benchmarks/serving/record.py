@@ -1,0 +1,102 @@
+"""A cell's record: what its JSON file holds, and the flat row that tables are made of."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from benchmarks.serving.sweep import CellKey
+from vllm_kairos.results.json_text import to_json
+from vllm_kairos.workload.request import Workload
+
+SCHEMA = 1
+Row = dict[str, Any]
+"""One cell flat: contender, rate_rps, repeat, status, and figures; times in seconds, shares of 1."""
+
+_QUANTILES = {"ttft": "ttft_s", "tbt": "tbt_s", "tpot": "tpot_s"}
+_COPIED = (
+    "requests",
+    "failed",
+    "ttft_violations",
+    "slo_attainment",
+    "ttft_attainment",
+    "tbt_attainment",
+    "tbt_violations",
+    "tbt_violation_share",
+    "goodput_rps",
+    "requests_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "offered_rps",
+    "deflected",
+    "cached_tokens",
+    "wall_s",
+)
+_MACHINE = (
+    "front_cpu_s",
+    "front_rss_mb",
+    "servers_cpu_s",
+    "client_cpu_s",
+    "others_cpu_s",
+    "busy_share",
+    "load_before",
+    "load_after",
+)
+
+
+def measured_cell(key: CellKey, **parts: Any) -> dict[str, Any]:
+    """The record of a cell that ran to its end, whatever became of its requests."""
+    return {"schema": SCHEMA, **asdict(key), "status": "ok", "reason": "", **parts}
+
+
+def failed_cell(key: CellKey, reason: str) -> dict[str, Any]:
+    """The record of a cell that gave no figures."""
+    return {"schema": SCHEMA, **asdict(key), "status": "failed", "reason": reason}
+
+
+def load_summary(workload: Workload) -> dict[str, Any]:
+    """What was sent; equal `fingerprint` is equal arrivals and lengths."""
+    shapes = [(round(one.arrival_s, 6), one.prompt_tokens, one.output_tokens, one.block_hashes) for one in workload.requests]
+    return {
+        "requests": len(shapes),
+        "prompt_tokens": sum(shape[1] for shape in shapes),
+        "output_tokens": sum(shape[2] for shape in shapes),
+        "duration_s": workload.requests[-1].arrival_s,
+        "fingerprint": sha256(repr(shapes).encode()).hexdigest()[:16],
+        "warnings": list(workload.warnings),
+    }
+
+
+def flat(record: Mapping[str, Any]) -> Row:
+    """The record as a row; figures are missing where the cell failed."""
+    row: Row = {name: record[name] for name in ("contender", "rate_rps", "repeat", "status", "reason")}
+    if record["status"] != "ok":
+        return row
+    figures, servers = record["figures"], record["servers"]
+    for name, key in _QUANTILES.items():
+        row |= {f"{name}_{rank}_s": figures[key][rank] for rank in ("p50", "p95", "p99", "mean")}
+    row |= {name: figures[name] for name in _COPIED}
+    row["deflected_share"] = figures["deflected"] / figures["requests"] if figures["requests"] else 0.0
+    row |= {f"{name}_p99_s": figures[f"{name}_s"]["p99"] for name in ("send_lag", "client_lag")}
+    row |= {name: record["machine"][name] for name in _MACHINE}
+    row |= {f"violations_{cause}": count for cause, count in servers["tbt_violations_by_cause"].items()}
+    return row
+
+
+def save(record: Mapping[str, Any], path: Path) -> None:
+    """Write it whole or not at all, so that a sweep that is cut off leaves no half file."""
+    draft = path.with_suffix(".part")
+    draft.write_text(to_json(record), encoding="utf-8")
+    draft.replace(path)
+
+
+def load_all(folder: Path) -> list[dict[str, Any]]:
+    """Every cell's record in the folder, in name order."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+
+
+def columns(rows: Iterable[Row]) -> list[str]:
+    """Every name that occurs, in order of first occurrence."""
+    return list(dict.fromkeys(name for row in rows for name in row))
