@@ -78,6 +78,7 @@ def flat(record: Mapping[str, Any]) -> Row:
     for name, key in _QUANTILES.items():
         row |= {f"{name}_{rank}_s": figures[key][rank] for rank in ("p50", "p95", "p99", "mean")}
     row |= {name: figures[name] for name in _COPIED}
+    row["gaps"] = figures["tbt_s"]["count"]
     row["deflected_share"] = figures["deflected"] / figures["requests"] if figures["requests"] else 0.0
     row |= {f"{name}_p99_s": figures[f"{name}_s"]["p99"] for name in ("send_lag", "client_lag")}
     row |= {name: record["machine"][name] for name in _MACHINE}

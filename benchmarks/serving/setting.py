@@ -1,7 +1,7 @@
 """What a comparison runs: a YAML file of settings, checked, and the requests that it means."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -50,8 +50,6 @@ class Setting:
     tbt_slo_ms: float = 70.0
     contenders: tuple[str, ...] = ()
     router_args: tuple[str, ...] = ()
-    simulator: Mapping[str, Any] = field(default_factory=dict)
-    """Flags' values by section for the simulated twin, beyond what follows from the rest (against_simulator.py)."""
 
     def __post_init__(self) -> None:
         if not self.rates_rps or min(self.rates_rps) <= 0:
@@ -86,10 +84,10 @@ class Setting:
         except (TypeError, ConfigError) as error:
             raise ConfigError(f"{path}: {error}") from None
 
-    def cluster_spec(self, log_dir: Path) -> ClusterSpec:
+    def cluster_spec(self, log_dir: Path | None) -> ClusterSpec:
         """The servers alone, for LocalCluster. Raises ConfigError."""
         lists = {key: tuple(value) for key, value in self.cluster.items() if isinstance(value, list)}
-        extra = {"router": False, "router_args": self.router_args, "log_dir": str(log_dir)}
+        extra = {"router": False, "router_args": self.router_args, "log_dir": None if log_dir is None else str(log_dir)}
         try:
             return make_spec({**self.cluster, **lists, **extra})
         except TypeError as error:

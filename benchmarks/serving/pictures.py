@@ -1,0 +1,66 @@
+"""A comparison's pictures, as PNG."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.serving.derive import OURS, PLAIN, Point
+
+_PANELS: tuple[tuple[str, str, float], ...] = (
+    ("P95 TTFT, ms", "ttft_p95_s", 1e3),
+    ("P95 TBT, ms", "tbt_p95_s", 1e3),
+    ("requests that attain both objectives, %", "slo_attainment", 100),
+    ("gaps over the TBT objective, %", "tbt_violation_share", 100),
+    ("output tokens per second", "output_tokens_per_s", 1),
+    ("goodput, requests per second", "goodput_rps", 1),
+)
+
+
+def draw_all(points: Sequence[Point], *, ttft_slo_ms: float, tbt_slo_ms: float) -> dict[str, bytes]:
+    """PNGs by file name."""
+    limits = {"ttft_p95_s": ttft_slo_ms, "tbt_p95_s": tbt_slo_ms}
+    names = [name for _, name, _ in _PANELS]
+    return {"rates.png": _draw(points, names, limits), "headline.png": _draw(points, names[:1] + names[2:3], limits)}
+
+
+def _draw(points: Sequence[Point], names: Sequence[str], limits: dict[str, float]) -> bytes:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = 2 if len(names) > 2 else 1
+    columns = -(-len(names) // rows)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(5.4 * columns, 4.2 * rows), constrained_layout=True)
+    for panel, name in zip(axes.flat, names, strict=True):
+        title, _, factor = next(one for one in _PANELS if one[1] == name)
+        _lines(panel, points, name, factor)
+        panel.set(title=title, xlabel="requests per second")
+        if name in limits:
+            panel.axhline(limits[name], color="grey", linestyle="--", linewidth=1)
+        if name == "ttft_p95_s":
+            panel.set_yscale("log")
+        else:
+            panel.set_ylim(bottom=0)
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside right center", fontsize="small")
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=100, metadata={"Software": None})
+    pyplot.close(figure)
+    return picture.getvalue()
+
+
+def _lines(panel: Any, points: Sequence[Point], name: str, factor: float) -> None:
+    """Medians as a line, least to most as a band for ours and plain P/D."""
+    for at, contender in enumerate(dict.fromkeys(point.contender for point in points)):
+        here = [point for point in points if point.contender == contender and name in point.figures]
+        if not here:
+            continue
+        rates = [point.rate_rps for point in here]
+        spreads = [point.figures[name] for point in here]
+        is_main = contender in (OURS, PLAIN)
+        color = f"C{at % 10}"
+        width = 2.5 if is_main else 1.2
+        panel.plot(rates, [one.median * factor for one in spreads], marker="o", label=contender, color=color, linewidth=width)
+        if is_main:
+            least, most = ([getattr(one, end) * factor for one in spreads] for end in ("least", "most"))
+            panel.fill_between(rates, least, most, color=color, alpha=0.15, linewidth=0)

@@ -1,0 +1,64 @@
+"""The simulator's twin of a comparison: the same cluster, profile, requests and policies."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.serving.setting import Setting, workload_of
+from vllm_kairos.cluster.spec import ClusterSpec
+from vllm_kairos.errors import ConfigError
+from vllm_kairos.sim.policies import build_policy
+from vllm_kairos.sim.simulator import Simulation
+from vllm_kairos.simulate.build import build_cluster, build_objectives
+from vllm_kairos.simulate.config import SimulateConfig, make_config
+from vllm_kairos.simulate.figures import Figures, figures_of
+from vllm_kairos.workload.request import Workload
+
+_HEARD_S = 1.0
+_DECISION_FLAGS = {"--deflect-alpha": "alpha", "--deflect-beta": "beta", "--deflect-slot-share": "deflection_slot_share"}
+_NETWORK = {"bandwidth_bytes_per_s": ("nic_gb_per_s", 1e-9), "latency_s": ("latency_s", 1.0)}
+_STEPS = {"bias": "step_factor", "noise": "step_noise"}
+
+
+def config_of(setting: Setting, spec: ClusterSpec) -> SimulateConfig:
+    """What `kairos simulate` would be told. Raises ConfigError for a setting that the simulator has no equal of."""
+    if spec.emulate is None:
+        raise ConfigError("cluster: emulate must name a profile to be simulated too, got nothing")
+    unknown = set(spec.emulation) - {*_NETWORK, *_STEPS, "seed"}
+    if unknown or spec.vllm_args:
+        raise ConfigError(f"cluster: must hold nothing that the simulator has not, got {sorted(unknown) or spec.vllm_args}")
+    cluster: dict[str, Any] = {"nodes": f"{spec.prefill}P{spec.decode}D", "profile": spec.emulate}
+    cluster |= {name: spec.emulation[key] for key, name in _STEPS.items() if key in spec.emulation}
+    return make_config(
+        {
+            "cluster": cluster,
+            "network": {name: spec.emulation[key] * by for key, (name, by) in _NETWORK.items() if key in spec.emulation},
+            "decision": _decision(setting.router_args),
+            "objectives": {"ttft_slo_ms": setting.ttft_slo_ms, "tbt_slo_ms": setting.tbt_slo_ms},
+        }
+    )
+
+
+def simulate(setting: Setting, traces: Path | None, policy: str, rate_rps: float, repeat: int) -> Figures:
+    """Figures of one cell's twin."""
+    config = config_of(setting, setting.cluster_spec(None))
+    cluster, objectives = build_cluster(config), build_objectives(config)
+    workload = _later(workload_of(setting, traces, rate_rps, repeat))
+    built = build_policy(policy, cluster)
+    outcome = Simulation(cluster, workload, built.policy, objectives=objectives, seed=repeat, truth=built.truth).run()
+    return figures_of(outcome, objectives)
+
+
+def _decision(words: Sequence[str]) -> dict[str, float]:
+    unknown = [word for word in words[::2] if word not in _DECISION_FLAGS]
+    if unknown:
+        known = ", ".join(_DECISION_FLAGS)
+        raise ConfigError(f"router_args: must be pairs of {known} and a value to be simulated too, got {unknown[0]!r}")
+    return {_DECISION_FLAGS[flag]: float(value) for flag, value in zip(words[::2], words[1::2], strict=True)}
+
+
+def _later(workload: Workload) -> Workload:
+    """The same requests once the router has heard of every node, as after a warm-up."""
+    moved = (replace(request, arrival_s=request.arrival_s + _HEARD_S) for request in workload.requests)
+    return replace(workload, requests=tuple(moved))

@@ -1,0 +1,88 @@
+"""A comparison's tables, as texts."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.serving.derive import Point, Spread
+from vllm_kairos.simulate.report import Table
+
+_COLUMNS: tuple[tuple[str, str, float, str], ...] = (
+    ("TTFT p50, ms", "ttft_p50_s", 1e3, ",.0f"),
+    ("p95", "ttft_p95_s", 1e3, ",.0f"),
+    ("p99", "ttft_p99_s", 1e3, ",.0f"),
+    ("TBT p50, ms", "tbt_p50_s", 1e3, ",.1f"),
+    ("p95", "tbt_p95_s", 1e3, ",.1f"),
+    ("p99", "tbt_p99_s", 1e3, ",.1f"),
+    ("gaps over TBT, %", "tbt_violation_share", 100, ".2f"),
+    ("attained, %", "slo_attainment", 100, ".1f"),
+    ("output tokens/s", "output_tokens_per_s", 1, ",.0f"),
+    ("goodput, requests/s", "goodput_rps", 1, ".2f"),
+    ("deflected, %", "deflected_share", 100, ".0f"),
+    ("failed", "failed", 1, ",.0f"),
+    ("router CPU, s", "front_cpu_s", 1, ".1f"),
+    ("machine busy, %", "busy_share", 100, ".0f"),
+)
+
+
+def all_tables(points: Sequence[Point], derived: Mapping[str, Any]) -> list[Table]:
+    """The page's tables, what matters most first."""
+    return [sustained_table(derived), rates_table(derived), *(_rate_table(points, rate) for rate in rates_of(points))]
+
+
+def rates_of(points: Iterable[Point]) -> list[float]:
+    """Rising."""
+    return sorted({point.rate_rps for point in points})
+
+
+def sustained_table(derived: Mapping[str, Any]) -> Table:
+    """The highest rate of each contender, by each measure, and ours over it."""
+    sustained, ratios = derived["sustained_rps"], derived["ours_over"]
+    measures = list(next(iter(sustained.values()), {}))
+    headings = ["", *(f"{measure.replace('_', ' ')}" for measure in measures), "ours over it: all attain", "99 percent"]
+    rows = []
+    for contender, rates in sustained.items():
+        over = ratios.get(contender, {})
+        cells = [_text(rates[measure], ".3g") for measure in measures]
+        rows.append([contender, *cells, *(_text(over.get(name), ".2f") for name in ("all_attain", "99_percent_attain"))])
+    return Table("Sustained requests per second", headings, rows)
+
+
+def rates_table(derived: Mapping[str, Any]) -> Table:
+    """Ours against plain P/D at every rate."""
+    headings = ["requests/s", "P95 TTFT cut, %", "output tokens, ratio", "P95 TTFT over the better of never and always"]
+    rows = [
+        [
+            f"{one['rate_rps']:g}",
+            _text(one["p95_ttft_cut"], ".0f", 100),
+            _text(one["output_tokens_ratio"], ".3f"),
+            _text(one["p95_ttft_over_better"], ".2f"),
+        ]
+        for one in derived["by_rate"]
+    ]
+    worse = frozenset(at for at, one in enumerate(derived["by_rate"]) if one["never_worse"] is False)
+    return Table("kairos against plain P/D (never), medians of ratios within repeats", headings, rows, worse)
+
+
+def _rate_table(points: Iterable[Point], rate_rps: float) -> Table:
+    here = [point for point in points if point.rate_rps == rate_rps]
+    headings = ["", *(title for title, *_ in _COLUMNS), "repeats"]
+    rows = [[point.contender, *(_spread(point, *column[1:]) for column in _COLUMNS), _repeats(point)] for point in here]
+    care = frozenset(at for at, point in enumerate(here) if point.failed_cells)
+    return Table(f"At {rate_rps:g} requests/s: median (least to most)", headings, rows, care)
+
+
+def _repeats(point: Point) -> str:
+    return f"{point.repeats}" + (f", {point.failed_cells} failed" if point.failed_cells else "")
+
+
+def _spread(point: Point, name: str, factor: float, form: str) -> str:
+    spread: Spread | None = point.figures.get(name)
+    if spread is None:
+        return "-"
+    shown: Callable[[float], str] = lambda value: format(value * factor, form)  # noqa: E731
+    middle, least, most = map(shown, (spread.median, spread.least, spread.most))
+    return middle if least == most else f"{middle} ({least} to {most})"
+
+
+def _text(value: float | None, form: str, factor: float = 1.0) -> str:
+    return "-" if value is None else format(value * factor, form)
