@@ -12,6 +12,7 @@ VERSION = re.search(r'__version__ = "([^"]+)"', (ROOT / "vllm_kairos/__init__.py
 # installing us changes no version there.
 BASE = [
     "aiohttp>=3.10",
+    "httptools>=0.6",
     "jinja2>=3.1",
     "msgspec>=0.18",
     "numpy>=1.26",

@@ -19,13 +19,13 @@ from kairos_router.access_log import AccessLog
 from kairos_router.config import RouterConfig
 from kairos_router.discovery import Prober
 from kairos_router.fleet import Fleet
+from kairos_router.http_upstream import HttpUpstream
 from kairos_router.metrics import CONTENT_TYPE, RouterMetrics
 from kairos_router.node_feed import FeedIntake, FeedSubscriber
 from kairos_router.parts import Parts, build_parts
 from kairos_router.registry import Worker, default_name
 from kairos_router.selection import select
 from kairos_router.tokenizer import load_tokenizer
-from kairos_router.upstream import HttpUpstream
 from vllm_kairos.core.node import Role
 from vllm_kairos.core.policies.registry import make_policy
 from vllm_kairos.core.policy import Policy

@@ -14,10 +14,10 @@ from aiohttp import web
 
 from kairos_router.access_log import AccessLog
 from kairos_router.config import LimitSettings, PrefillTarget, RetrySettings, RouterConfig
+from kairos_router.http_upstream import HttpUpstream
 from kairos_router.parts import Parts, build_parts
 from kairos_router.registry import Worker, WorkerRegistry
 from kairos_router.tracing import Tracer
-from kairos_router.upstream import HttpUpstream
 from tests.router.stubs import Script, Stub, decode_server, prefilled, running
 from vllm_kairos.core.chunking import ChunkRun, ChunkSchedule
 from vllm_kairos.core.decision import Assign, Decision, Reason, Reject, RejectReason

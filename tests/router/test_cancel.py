@@ -8,7 +8,8 @@ import pytest
 
 from kairos_router.config import LimitSettings
 from kairos_router.handles import Handle
-from kairos_router.upstream import CONNECT_TIMEOUT_S, Call, HttpUpstream, UpstreamFailure
+from kairos_router.http_upstream import HttpUpstream
+from kairos_router.upstream import Call, UpstreamFailure
 from tests.router.cluster import Cluster, OpenView, cluster, read_to_break
 from tests.router.stubs import Reply, Stub, chat_events, decode_server, handle, in_turn, prefilled, running, status
 from vllm_kairos.core.events import PrefillDone
@@ -156,13 +157,6 @@ async def test_the_limit_inside_a_stream_ends_it_with_an_error_event():
         assert got.startswith(role)
         assert b'"code":504' in got
         assert b"[DONE]" not in got
-
-
-async def test_no_limit_is_built_in_below_the_documented_one():
-    """Case 31: nothing but the connection has a limit of its own."""
-    async with HttpUpstream() as upstream:
-        for session in (upstream._pooled, upstream._fresh):
-            assert session.timeout == aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
 
 
 async def test_idle_connections_that_the_server_closed_cost_no_request():
