@@ -27,6 +27,8 @@ class EventSplitter:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the events that `chunk` completed."""
+        if not self._tail and chunk.endswith(b"\n\n") and b"\n\n\n" not in chunk and b"\r" not in chunk:
+            return [event + b"\n\n" for event in chunk[:-2].split(b"\n\n")]  # whole events, as nearly always
         search_from = max(0, len(self._tail) - _OVERLAP_BYTES)
         self._tail += chunk
         events, start = [], 0
@@ -65,26 +67,25 @@ class _Choice(msgspec.Struct, frozen=True):
     delta: _Delta | None = None
     finish_reason: str | None = None
 
+    @property
+    def brings_text(self) -> bool:
+        """Generated text, not only a role or a finish reason."""
+        return bool(self.text) or (self.delta is not None and self.delta.says_something)
+
+
+_NO_ERROR = msgspec.Raw(b"null")
+
 
 class Event(msgspec.Struct, frozen=True):
     """One event's JSON, as far as the router reads it."""
 
     choices: list[_Choice] = []
     usage: Usage | None = None
-    error: msgspec.Raw = msgspec.Raw(b"null")
-
-    @property
-    def has_text(self) -> bool:
-        """The event brings generated text, not only a role or a finish reason."""
-        return any(choice.text or (choice.delta is not None and choice.delta.says_something) for choice in self.choices)
+    error: msgspec.Raw = _NO_ERROR
 
     @property
     def has_error(self) -> bool:
-        return bytes(self.error) != b"null"
-
-    @property
-    def finish_reason(self) -> str | None:
-        return next((choice.finish_reason for choice in self.choices if choice.finish_reason), None)
+        return self.error is not _NO_ERROR and bytes(self.error) != b"null"
 
 
 _EVENT_DECODER = msgspec.json.Decoder(Event)
@@ -92,6 +93,8 @@ _EVENT_DECODER = msgspec.json.Decoder(Event)
 
 def data_of(event: bytes) -> bytes:
     """Join the `data:` lines of one event."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and event.endswith(b"\n\n"):
+        return event[6:-2].removesuffix(b"\r")  # one line, as nearly always
     lines = [line for line in _LINE_END.split(event) if line.startswith(b"data:")]
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
 
@@ -152,12 +155,15 @@ class StreamScanner:
     def _account(self, event: Event | None, data: bytes) -> None:
         if event is None:
             return
-        if event.has_text:
+        brings_text = False
+        for choice in event.choices:
+            brings_text = brings_text or choice.brings_text
+            self.finish_reason = choice.finish_reason or self.finish_reason
+        if brings_text:
             self.saw_text = True
             self.text_events += 1
         if event.has_error and self.error is None:
             self.error = data
-        self.finish_reason = event.finish_reason or self.finish_reason
         self.usage = event.usage or self.usage
 
 

@@ -111,3 +111,37 @@ def test_an_event_without_end_is_not_held_for_ever(monkeypatch):
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 64)
     splitter = EventSplitter()
     assert b"".join(splitter.feed(b"x" * 65)) == b"x" * 65
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([b"\n", b"\n\n", b"\r", b"\r\n", b"data: ", b"data:", b"x", b": note", b"data: y\n\n"]), max_size=12
+    )
+)
+def test_bytes_of_any_kind_are_cut_alike_at_once_and_one_by_one(parts):
+    stream = b"".join(parts)
+    one_by_one = EventSplitter()
+    singly = [found for at in range(len(stream)) for found in one_by_one.feed(stream[at : at + 1])]
+    at_once = EventSplitter()
+    assert at_once.feed(stream) == singly
+    assert at_once.finish() == one_by_one.finish()
+
+
+@pytest.mark.parametrize(
+    ("raw", "data"),
+    [
+        (b"data: x\n\n", b"x"),
+        (b"data: x\r\n\r\n", b"x"),
+        (b"data: x\r\n\n", b"x"),
+        (b"data:x\n\n", b"x"),
+        (b"data: x\ndata: y\n\n", b"x\ny"),
+        (b": note\ndata: x\n\n", b"x"),
+        (b"data: x\nid: 1\n\n", b"x"),
+        (b"data: x", b"x"),
+        (b"data: \n\n", b""),
+        (b"\n\n", b""),
+    ],
+)
+def test_the_data_of_an_event_is_that_of_its_data_lines(raw, data):
+    assert sse.data_of(raw) == data
