@@ -1,0 +1,1 @@
+"""Failures injected during a replay: parts of benchmarks/serving/failures.py."""
