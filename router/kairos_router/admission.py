@@ -1,8 +1,7 @@
 """How many requests are served at once, how many wait, how long, and how fast they may come."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 from kairos_router.config import LimitSettings
 from kairos_router.metrics import RouterMetrics
@@ -42,18 +41,17 @@ class Admission:
         rate = limits.rate_limit_requests_per_s
         self._bucket = None if rate is None else TokenBucket(rate, clock())
 
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Hold a slot; raises Refusal: 429 when the queue is full or the rate exceeded, 408 after the queue timeout."""
+    async def acquire(self) -> None:
+        """Take a slot; raises Refusal: 429 when the queue is full or the rate exceeded, 408 after the queue timeout."""
         self._check_rate()
         if self._slots.locked():
             await self._queue()
         else:
             await self._slots.acquire()
-        try:
-            yield
-        finally:
-            self._slots.release()
+
+    def release(self) -> None:
+        """Give a slot back."""
+        self._slots.release()
 
     def _check_rate(self) -> None:
         wait_s = 0.0 if self._bucket is None else self._bucket.wait_s(self._clock())

@@ -44,6 +44,9 @@ class _Answer(msgspec.Struct, frozen=True):
     object: Any = None
 
 
+_DECODER = msgspec.json.Decoder(_Answer)
+
+
 class PrefillAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A 200 of the prefill leg: a handle, or what is wrong with it."""
 
@@ -61,7 +64,7 @@ class PrefillAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def read_prefill(raw: bytes) -> PrefillAnswer:
     """Read a prefill leg's 200; an error object, an abort or a missing handle is a fault, not a success."""
     try:
-        answer = msgspec.json.decode(raw, type=_Answer)
+        answer = _DECODER.decode(raw)
     except _UNREADABLE as error:
         return PrefillAnswer(fault=f"not an answer: {error}")
     if answer.error is not None or answer.object == "error":
@@ -73,27 +76,26 @@ def read_prefill(raw: bytes) -> PrefillAnswer:
     return PrefillAnswer(handle=answer.kv_transfer_params, usage=answer.usage)
 
 
-def read_usage(raw: bytes) -> Usage | None:
-    """Return a JSON answer's `usage`, None when it has none."""
-    try:
-        return msgspec.json.decode(raw, type=_Answer).usage
-    except _UNREADABLE:
-        return None
+class WholeAnswer(msgspec.Struct, frozen=True):
+    """What a 200's JSON body says; nothing of one that is not JSON."""
+
+    usage: Usage | None = None
+    is_error: bool = False
 
 
-def holds_error(raw: bytes) -> bool:
-    """Say whether a 200's JSON body is an error object."""
+def read_whole(raw: bytes) -> WholeAnswer:
+    """Read the decode leg's 200 to a request that is not streamed."""
     try:
-        answer = msgspec.json.decode(raw, type=_Answer)
+        answer = _DECODER.decode(raw)
     except _UNREADABLE:
-        return False
-    return answer.error is not None or answer.object == "error"
+        return WholeAnswer()
+    return WholeAnswer(answer.usage, answer.error is not None or answer.object == "error")
 
 
 def error_status(raw: bytes) -> int:
     """The HTTP status that an error object names, 500 where it names none."""
     try:
-        answer = msgspec.json.decode(raw, type=_Answer)
+        answer = _DECODER.decode(raw)
     except _UNREADABLE:
         return 500
     code = answer.error.get("code") if isinstance(answer.error, dict) else None

@@ -86,8 +86,11 @@ class Front:
                 if self._keys is not None:
                     await self._keys.check(request.headers.get("authorization", ""))
                 incoming = await self._incoming(request, path, story.request_id)
-                async with self._admission.slot():
+                await self._admission.acquire()
+                try:
                     await serve(incoming, story, sink)
+                finally:
+                    self._admission.release()
         except Refusal as refused:  # once a stream has begun, only a CutOff: nothing else can be refused then
             await (self._end_stream if sink.started else self._refuse)(refused, story, sink)
         except RequestError as error:

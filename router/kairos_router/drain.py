@@ -1,8 +1,7 @@
 """A graceful end: no new requests, running ones go on up to a limit, and whoever is cut off is told."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from types import TracebackType
 
 from kairos_router.refusal import Refusal
 
@@ -28,25 +27,20 @@ class Drain:
         """Requests under way."""
         return len(self._running)
 
-    @asynccontextmanager
-    async def request(self) -> AsyncIterator[None]:
-        """Count one request; raises Refusal(503) while draining, CutOff when its time is up."""
-        if self.draining:
-            raise Refusal(503, "draining", "this router is shutting down", retry_after_s=1.0)
-        limit = asyncio.timeout(None)  # without a limit until `finish` sets one
-        try:
-            async with limit:
-                self._running.add(limit)
-                self._idle.clear()
-                yield
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise CutOff from None
-        finally:
-            self._running.discard(limit)
-            if not self._running:
-                self._idle.set()
+    def request(self) -> "_Request":
+        """A context that counts one request; raises Refusal(503) while draining, CutOff when its time is up."""
+        return _Request(self)
+
+    def began(self, limit: asyncio.Timeout) -> None:
+        """A request is under way; `limit` is what cuts it off."""
+        self._running.add(limit)
+        self._idle.clear()
+
+    def ended(self, limit: asyncio.Timeout) -> None:
+        """A request is over."""
+        self._running.discard(limit)
+        if not self._running:
+            self._idle.set()
 
     async def finish(self, limit_s: float) -> int:
         """Refuse new requests, wait for the running ones, cut off the rest; return how many those were."""
@@ -63,3 +57,30 @@ class Drain:
                 await self._idle.wait()
         except TimeoutError:
             pass
+
+
+class _Request:
+    """One request; spelled out, since a generator's context costs more."""
+
+    __slots__ = ("_drain", "_limit")
+
+    def __init__(self, drain: Drain) -> None:
+        self._drain = drain
+        self._limit = asyncio.timeout(None)  # without a limit until `finish` sets one
+
+    async def __aenter__(self) -> None:
+        if self._drain.draining:
+            raise Refusal(503, "draining", "this router is shutting down", retry_after_s=1.0)
+        await self._limit.__aenter__()
+        self._drain.began(self._limit)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._drain.ended(self._limit)
+        try:
+            await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError:
+            raise CutOff from None
+        if isinstance(error, TimeoutError) and self._limit.expired():
+            raise CutOff from None

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from secrets import token_hex
+from os import urandom
 
 from kairos_router.failures import Leg
 from vllm_kairos.core.decision import Assign
@@ -50,7 +50,7 @@ def request_id(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
         given = _ID_UNSAFE.sub("-", headers.get(name, "").strip())[:_MAX_ID_CHARS]
         if given:
             return given
-    return token_hex(16)
+    return urandom(16).hex()
 
 
 def leg_headers(incoming: Mapping[str, str], *, leg_id: str, dp_rank: int | None, api_key: str | None) -> dict[str, str]:
@@ -72,15 +72,18 @@ def leg_headers(incoming: Mapping[str, str], *, leg_id: str, dp_rank: int | None
 
 def client_headers(answered: Mapping[str, str], *, request_id: str) -> dict[str, str]:
     """A server's response headers as the client gets them."""
-    lowered = _lowered(answered).items()
-    headers = {name: value for name, value in lowered if name not in _NOT_TO_CLIENTS and not _CONTROL.search(value)}
+    headers = {
+        lowered: value
+        for name, value in answered.items()
+        if (lowered := name.lower()) not in _NOT_TO_CLIENTS and (value.isprintable() or not _CONTROL.search(value))
+    }
     headers[REQUEST_ID] = request_id
     return headers
 
 
 def new_unique() -> str:
     """An id that no other request has, in this process or any other."""
-    return token_hex(8)
+    return urandom(8).hex()
 
 
 def leg_id(request_id: str, unique: str, leg: Leg, attempt: int) -> str:
@@ -113,10 +116,6 @@ def _settle_authorization(headers: dict[str, str], api_key: str | None) -> None:
     headers.pop("authorization", None)
     if api_key:
         headers["authorization"] = f"Bearer {api_key}"
-
-
-def _lowered(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers.items()}
 
 
 def _milliseconds(seconds: float | None) -> str | None:

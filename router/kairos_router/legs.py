@@ -1,7 +1,7 @@
 """Sends one leg to one server and turns whatever happens into a result or a LegFailed."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable
+from types import TracebackType
 
 from kairos_router import answers, failures, headers, payload, tracing
 from kairos_router.breaker import Breakers
@@ -13,6 +13,8 @@ from kairos_router.registry import Worker, WorkerRegistry
 from kairos_router.tracing import Span
 from kairos_router.upstream import Answer, Call, ServerAnswer, Upstream, UpstreamFailure
 from vllm_kairos.errors import RequestError
+
+Take = Callable[[Answer], Awaitable[None]]
 
 
 class Legs:
@@ -50,9 +52,8 @@ class Legs:
                 raise LegFailed(Leg.PREFILL, worker.name, failure.failure, failure.detail) from failure
             return self._handle(job, worker, node_id, whole)
 
-    @asynccontextmanager
-    async def decode(self, job: Job, node_id: str, body: bytes, sink: Sink, *, pulls: bool) -> AsyncIterator[Answer]:
-        """Open the leg that answers the client; raises LegFailed unless its status is a success.
+    async def decode(self, job: Job, node_id: str, body: bytes, sink: Sink, take: Take, *, pulls: bool) -> None:
+        """Have `take` pass the answer on to `sink`, once its status is a success; raises LegFailed.
 
         `pulls`: the body carries a KV handle.
         """
@@ -62,7 +63,7 @@ class Legs:
             try:
                 async with self._upstream.send(call) as answer:
                     await _check_decode(answer)
-                    yield answer
+                    await take(answer)
             except UpstreamFailure as failure:
                 kind = _decode_failure(failure.failure, started=sink.started, pulls=pulls)
                 raise LegFailed(Leg.DECODE, worker.name, kind, failure.detail, failure.answer) from failure
@@ -96,32 +97,51 @@ class Legs:
             span.carry(sent)
         return Call(url=worker.url + job.request.endpoint, headers=sent, body=body)
 
-    @contextmanager
-    def _tracked(self, job: Job, leg: Leg, worker: Worker) -> Iterator[Span | None]:
-        """Count, time and trace a leg; yields its span, None where it is not traced."""
-        started_s, outcome = self._clock(), "cancelled"
-        span = tracing.leg_span(job.story.span, leg, worker.name, worker.url, attempt=job.attempts)
-        self._metrics.leg_started(leg, worker)
-        try:
-            yield span
-            outcome = "ok"
-            self._breakers.success(worker.name, self._clock())
-        except LegFailed as failed:
-            outcome = str(failed.failure)
-            self._tell_breaker(failed)
-            raise
-        finally:
-            took_s = self._clock() - started_s
-            job.story.leg_s[leg] = job.story.leg_s.get(leg, 0.0) + took_s
-            self._metrics.leg_finished(leg, worker, took_s, outcome)
-            if span is not None:
-                tracing.end_leg(span, outcome)
+    def _tracked(self, job: Job, leg: Leg, worker: Worker) -> "_Tracked":
+        return _Tracked(self._clock, self._metrics, self._breakers, job, leg, worker)
 
-    def _tell_breaker(self, failed: LegFailed) -> None:
+
+class _Tracked:
+    """Counts, times and traces a leg; entering gives its span, None where it is not traced.
+
+    Spelled out, since a generator's context costs more, twice per request.
+    """
+
+    __slots__ = ("_breakers", "_clock", "_job", "_leg", "_metrics", "_span", "_started_s", "_worker")
+
+    def __init__(
+        self, clock: Callable[[], float], metrics: RouterMetrics, breakers: Breakers, job: Job, leg: Leg, worker: Worker
+    ) -> None:
+        self._clock, self._metrics, self._breakers = clock, metrics, breakers
+        self._job, self._leg, self._worker = job, leg, worker
+
+    def __enter__(self) -> Span | None:
+        job, worker = self._job, self._worker
+        self._started_s = self._clock()
+        self._span = tracing.leg_span(job.story.span, self._leg, worker.name, worker.url, attempt=job.attempts)
+        self._metrics.leg_started(self._leg, worker)
+        return self._span
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        now_s = self._clock()
+        took_s, outcome = now_s - self._started_s, "cancelled"
+        if error is None:
+            outcome = "ok"
+            self._breakers.success(self._worker.name, now_s)
+        elif isinstance(error, LegFailed):
+            outcome = str(error.failure)
+            self._tell_breaker(error, now_s)
+        leg_s = self._job.story.leg_s
+        leg_s[self._leg] = leg_s.get(self._leg, 0.0) + took_s
+        self._metrics.leg_finished(self._leg, self._worker, took_s, outcome)
+        if self._span is not None:
+            tracing.end_leg(self._span, outcome)
+
+    def _tell_breaker(self, failed: LegFailed, now_s: float) -> None:
         if failures.rule(failed.leg, failed.failure).node_fault:
-            self._breakers.failure(failed.worker, self._clock())
+            self._breakers.failure(failed.worker, now_s)
         else:
-            self._breakers.success(failed.worker, self._clock())
+            self._breakers.success(failed.worker, now_s)
 
 
 async def _check_decode(answer: Answer) -> None:

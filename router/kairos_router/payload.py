@@ -93,7 +93,7 @@ def parse(endpoint: Endpoint, raw: bytes) -> ParsedRequest:
         raw=raw,
         body=body,
         clean=not _forbidden_paths(body),
-        two_leg_obstacle=next((name for name, applies in _OBSTACLES if applies(body)), ""),
+        two_leg_obstacle=_obstacle(body),
         constrained=_constrained(body),
     )
 
@@ -202,6 +202,13 @@ def _forces_tool(body: Mapping[str, Any]) -> bool:
     return choice == "required" or isinstance(choice, dict)
 
 
+def _obstacle(body: Mapping[str, Any]) -> str:
+    for key, name, applies in _OBSTACLES:
+        if key in body and applies(body):
+            return name
+    return ""
+
+
 def _several(key: str) -> Callable[[Mapping[str, Any]], bool]:
     # vLLM also reads numbers sent as strings; whatever is not plainly one counts as several.
     return lambda body: body.get(key) not in (None, 1)
@@ -234,15 +241,17 @@ def _constraint_shapes_prompt(body: Mapping[str, Any]) -> bool:
     return _CONSTRAINT_SHAPES_PROMPT.search(str(body.get("model"))) is not None and _constrained(body)
 
 
-_OBSTACLES: tuple[tuple[str, Callable[[Mapping[str, Any]], bool]], ...] = (
-    ("n", _several("n")),
-    ("best_of", _several("best_of")),
-    ("beam-search", lambda body: body.get("use_beam_search") not in (None, False)),
-    ("prompt-logprobs", _present("prompt_logprobs")),
-    ("echo-with-logprobs", _echo_with_logprobs),
-    ("several-prompts", _several_prompts),
-    ("prompt-embeds", _present("prompt_embeds")),
-    ("no-output", _no_output),
-    ("truncated-to-context", _truncated_to_context),
-    ("constraint-shapes-prompt", _constraint_shapes_prompt),
+# The key without which an obstacle cannot be there, its name, and whether it is there.
+_OBSTACLES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
+    ("n", "n", _several("n")),
+    ("best_of", "best_of", _several("best_of")),
+    ("use_beam_search", "beam-search", lambda body: body.get("use_beam_search") not in (None, False)),
+    ("prompt_logprobs", "prompt-logprobs", _present("prompt_logprobs")),
+    ("echo", "echo-with-logprobs", _echo_with_logprobs),
+    ("prompt", "several-prompts", _several_prompts),
+    ("prompt_embeds", "prompt-embeds", _present("prompt_embeds")),
+    ("max_tokens", "no-output", _no_output),
+    ("max_completion_tokens", "no-output", _no_output),
+    ("truncate_prompt_tokens", "truncated-to-context", _truncated_to_context),
+    ("model", "constraint-shapes-prompt", _constraint_shapes_prompt),
 )

@@ -66,8 +66,9 @@ class Relay:
 
     async def _whole(self, answer: Answer) -> None:
         body = answers.strip_kv_params(await answer.read())
-        self._story.usage = answers.read_usage(body)
-        if answers.holds_error(body):
+        said = answers.read_whole(body)
+        self._story.usage = said.usage
+        if said.is_error:
             kept = ServerAnswer(status=_FAULTY_STATUS, headers=answer.headers, body=body)
             raise UpstreamFailure(Failure.FAULTY_ANSWER, "error object in a 200", kept)
         await self._sink.whole(answer.status, self._headers(answer), body)

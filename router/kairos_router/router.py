@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,6 +21,7 @@ from kairos_router.relay import Relay
 from kairos_router.release import HandleReleaser
 from kairos_router.retry import backoff_s
 from kairos_router.sse import error_event
+from kairos_router.upstream import Answer
 from vllm_kairos.core.decision import Assign
 from vllm_kairos.core.events import Dispatched, Ended, Event, FirstToken, PrefillDone
 from vllm_kairos.core.node import NodeState
@@ -101,15 +101,26 @@ class Router:
                 return
 
     async def _attempt(self, job: Job, decision: Assign, sink: Sink) -> None:
-        with self._reservation(job, decision):
-            body = await self._decode_body(job, decision)
-            extra = headers.of_decision(decision) if self._settings.decision_headers else {}
-            relay = Relay(job.story, sink, extra, lambda: self._text_arrived(job, decision))
-            job.handle_sent = True
-            pulls = job.handle is not None
-            async with self._legs.decode(job, decision.decode_node, body, sink, pulls=pulls) as answer:
-                job.handle = None  # D has it; it frees P whatever becomes of the request
-                await relay.pass_on(answer)
+        """Tell the view what is on its way, which is undone on success, error and disconnect, and run both legs."""
+        job.attempts += 1
+        self._view.apply(_dispatched(job, decision, self._clock()))
+        try:
+            await self._run_legs(job, decision, sink)
+        finally:
+            self._view.apply(Ended(job.attempt_id, self._clock()))
+
+    async def _run_legs(self, job: Job, decision: Assign, sink: Sink) -> None:
+        body = await self._decode_body(job, decision)
+        extra = headers.of_decision(decision) if self._settings.decision_headers else {}
+        relay = Relay(job.story, sink, extra, lambda: self._text_arrived(job, decision))
+        job.handle_sent = True
+        pulls = job.handle is not None
+
+        async def pass_on(answer: Answer) -> None:
+            job.handle = None  # D has it; it frees P whatever becomes of the request
+            await relay.pass_on(answer)
+
+        await self._legs.decode(job, decision.decode_node, body, sink, pass_on, pulls=pulls)
 
     async def _decode_body(self, job: Job, decision: Assign) -> bytes:
         if decision.route is Route.LOCAL or decision.prefill_node is None:
@@ -196,16 +207,6 @@ class Router:
         if not sink.started:
             raise Refusal(504, "request-timeout", message)
         await sink.abort(error_event(message, "GatewayTimeout", 504))
-
-    @contextmanager
-    def _reservation(self, job: Job, decision: Assign) -> Iterator[None]:
-        """Tell the view what is on its way; undone on success, error and disconnect."""
-        job.attempts += 1
-        self._view.apply(_dispatched(job, decision, self._clock()))
-        try:
-            yield
-        finally:
-            self._view.apply(Ended(job.attempt_id, self._clock()))
 
     def _text_arrived(self, job: Job, decision: Assign) -> None:
         story, now_s = job.story, self._clock()

@@ -107,7 +107,7 @@ def test_what_two_legs_cannot_carry(body, obstacle):
 
 def test_every_obstacle_is_documented():
     text = (Path(__file__).parents[2] / "docs" / "requests.md").read_text()
-    assert all(f"`{name}`" in text for name, _ in payload._OBSTACLES)
+    assert all(f"`{name}`" in text for _, name, _ in payload._OBSTACLES)
 
 
 def test_media_parts_are_identical_on_both_legs():
