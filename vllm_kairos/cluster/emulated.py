@@ -7,7 +7,8 @@ from vllm_kairos.cluster.spec import ClusterSpec
 from vllm_kairos.fitting.artifact import Profile, load_profile
 from vllm_kairos.profiles import resolve_profile
 
-EMULATED_MEMORY_GIB = 1.6  # two processes, mostly libraries
+EMULATED_MEMORY_GIB = 0.6  # two processes beside the libraries that all servers share
+FORK_SERVER_MODULE = "vllm_kairos.emulation.fork_server"
 CPU_MEMORY_GIB = 2.2  # a small model's CPU server without its KV cache: three processes
 _MAX_MODEL_LEN = 32_768
 _MAX_SEQUENCES = 256
@@ -65,12 +66,16 @@ def connector(*, is_wrapped: bool) -> dict[str, Any]:
 
 
 def environment(plugins: str) -> dict[str, str]:
-    """Select the emulated platform and, beside `plugins`, the control routes; one thread is plenty."""
+    """Select the emulated platform and, beside `plugins`, the control routes; one thread is plenty.
+
+    Engine cores are forked from their API servers, which have imported all that they need.
+    """
     return {
         "KAIROS_PLATFORM": "emulated",
         "VLLM_PLUGINS": f"{plugins},kairos-emulation",
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_WORKER_MULTIPROC_METHOD": "fork",
     }
 
 

@@ -11,13 +11,15 @@ from typing import Self
 import aiohttp
 
 from vllm_kairos.cluster.emulated import server_memory_gib
+from vllm_kairos.cluster.fork_server import ForkConnection
 from vllm_kairos.cluster.machine import check_memory
-from vllm_kairos.cluster.plan import ClusterPlan, ProcessPlan, make_plan, router_plan
+from vllm_kairos.cluster.plan import FORK_SERVER, ClusterPlan, ProcessPlan, make_plan, router_plan
 from vllm_kairos.cluster.process import Child, stop
 from vllm_kairos.cluster.spec import ClusterSpec, Device
 from vllm_kairos.errors import ClusterError
 
 POLL_S = 0.25
+FORK_POLL_S = 0.05
 _PROBE_TIMEOUT = aiohttp.ClientTimeout(total=2)
 
 Report = Callable[[str, str], None]
@@ -32,6 +34,7 @@ class LocalCluster:
         self._report = report
         self._plan = make_plan(spec)
         self._children: dict[str, Child] = {}
+        self._forks: ForkConnection | None = None
         self.log_dir = _log_dir(spec)
 
     @property
@@ -57,8 +60,10 @@ class LocalCluster:
         if self._spec.device is Device.CPU:
             check_memory(self._spec.servers, server_memory_gib(self._spec))
         try:
+            if self._plan.fork_server is not None:
+                await self._start_fork_server(self._plan.fork_server)
             for server in self._plan.servers:
-                self._start(server)
+                self._start(server, self._forks)
             await self._all_healthy([server.name for server in self._plan.servers])
             if self._spec.router:
                 await self.start_router(self._spec.policy)
@@ -82,6 +87,13 @@ class LocalCluster:
         """End the router alone; the servers go on."""
         stop([self._children.pop("router")])
 
+    async def restart(self, name: str) -> None:
+        """Start a server anew, after ending whatever is left of it, and wait until it serves."""
+        stop([self._children.pop(name)])
+        (plan,) = [server for server in self._plan.servers if server.name == name]
+        self._start(plan, self._forks)
+        await self._all_healthy([name])
+
     async def watch(self) -> None:
         """Report error lines until a process ends, which raises ClusterError."""
         while True:
@@ -90,12 +102,38 @@ class LocalCluster:
 
     def stop(self) -> None:
         """End every process that this cluster started."""
+        fork_server = self._children.pop(FORK_SERVER, None)
         stop(list(self._children.values()))
         self._children.clear()
+        if fork_server is not None:  # last, since it tells how the others ended
+            stop([fork_server])
+        if self._forks is not None:
+            self._forks.close()
+            self._forks = None
 
-    def _start(self, plan: ProcessPlan) -> None:
-        self._children[plan.name] = Child(plan, self.log_dir / f"{plan.name}-output.log")
+    def _start(self, plan: ProcessPlan, forks: ForkConnection | None = None) -> None:
+        self._children[plan.name] = Child(plan, self._log(plan.name), forks=forks)
         self._report(plan.name, "starting")
+
+    async def _start_fork_server(self, plan: ProcessPlan) -> None:
+        self._forks = ForkConnection()
+        with self._forks.theirs as theirs:
+            self._children[plan.name] = Child(plan, self._log(plan.name), stdin=theirs.fileno())
+        self._report(plan.name, "starting")
+        started_s = time.monotonic()
+        while not self._forks.is_ready:
+            self._check_alive()
+            self._check_in_time(plan.name, started_s)
+            await asyncio.sleep(FORK_POLL_S)
+        self._report(plan.name, f"ready after {time.monotonic() - started_s:.0f} s")
+
+    def _log(self, name: str) -> Path:
+        return self.log_dir / f"{name}-output.log"
+
+    def _check_in_time(self, name: str, started_s: float) -> None:
+        if time.monotonic() - started_s > self._spec.startup_timeout_s:
+            limit = f"{self._spec.startup_timeout_s:g} s"
+            raise ClusterError(f"{name} must be healthy within {limit}; its log is {self._children[name].log}")
 
     async def _all_healthy(self, names: Sequence[str]) -> None:
         started_s = time.monotonic()
@@ -107,11 +145,8 @@ class LocalCluster:
                     if await _is_healthy(session, self._children[name].plan.url):
                         waiting.remove(name)
                         self._report(name, f"healthy after {time.monotonic() - started_s:.0f} s")
-                if waiting and time.monotonic() - started_s > self._spec.startup_timeout_s:
-                    raise ClusterError(
-                        f"{waiting[0]} must be healthy within {self._spec.startup_timeout_s:g} s; its log is "
-                        f"{self._children[waiting[0]].log}"
-                    )
+                if waiting:
+                    self._check_in_time(waiting[0], started_s)
                 await asyncio.sleep(POLL_S)
 
     def _check_alive(self) -> None:

@@ -18,6 +18,7 @@ Pin = str | frozenset[int]
 """CUDA devices as vLLM's environment names them, or CPUs."""
 
 PORTS_PER_SERVER = 3
+FORK_SERVER = "fork-server"
 ROUTER_PORTS = 2
 
 # Measured on two cores: NIXL's progress thread spins unless told to pause, and vLLM's own binding puts
@@ -49,7 +50,10 @@ class ProcessPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """All servers of a cluster, and what its router needs to know of them."""
+    """All servers of a cluster, and what its router needs to know of them.
+
+    With a `fork_server` it starts the servers, instead of each starting by itself.
+    """
 
     prefill: tuple[ProcessPlan, ...]
     decode: tuple[ProcessPlan, ...]
@@ -57,6 +61,7 @@ class ClusterPlan:
     served_model_name: str
     router_port: int
     metrics_port: int
+    fork_server: ProcessPlan | None = None
 
     @property
     def servers(self) -> tuple[ProcessPlan, ...]:
@@ -81,6 +86,7 @@ def make_plan(spec: ClusterSpec) -> ClusterPlan:
         served_model_name=served,
         router_port=router_port,
         metrics_port=metrics_port,
+        fork_server=_fork_server(spec, servers[0]),
     )
 
 
@@ -99,6 +105,14 @@ def router_plan(spec: ClusterSpec, plan: ClusterPlan, *, policy: str | None, log
         flags += ["--deflect-policy", policy]
     argv = (sys.executable, "-m", "vllm_kairos", "router", *workers, *flags, *spec.router_args)
     return ProcessPlan(name="router", argv=argv, environment={}, port=plan.router_port)
+
+
+def _fork_server(spec: ClusterSpec, server: ProcessPlan) -> ProcessPlan | None:
+    """A process that is ready to become any of the servers; what differs between them comes with each."""
+    if spec.emulate is None:
+        return None
+    argv = (sys.executable, "-m", emulated.FORK_SERVER_MODULE)
+    return ProcessPlan(name=FORK_SERVER, argv=argv, environment=server.environment, port=0)
 
 
 def _server(spec: ClusterSpec, name: str, common: Sequence[str], ports: Iterator[int], pin: Pin) -> ProcessPlan:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from vllm_kairos.cluster.fork_server import ForkConnection, ForkedProcess
 from vllm_kairos.cluster.plan import ProcessPlan
 
 GRACE_S = 10.0
@@ -20,31 +21,27 @@ _EXCEPTION = re.compile(r"(?:^|\s)(?:[\w.]+\.)?\w*(?:Error|Exception)\b: ?\S.*|k
 
 
 class Child:
-    """A running process of the cluster. `log` is the file that holds its output."""
+    """A running process of the cluster. `log` is the file that holds its output.
 
-    def __init__(self, plan: ProcessPlan, log: Path) -> None:
+    With `forks` a fork server starts it: its command line must be `python -m` of what that one serves.
+    """
+
+    def __init__(
+        self, plan: ProcessPlan, log: Path, *, forks: ForkConnection | None = None, stdin: int = subprocess.DEVNULL
+    ) -> None:
         self.plan = plan
         self.log = log
         self._read_bytes = log.stat().st_size if log.exists() else 0
-        with log.open("ab") as output:
-            self._popen = subprocess.Popen(
-                plan.argv,
-                env=os.environ | plan.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=lambda: _settle(plan.cpus),
-            )
+        self._process = _spawned(plan, log, stdin) if forks is None else _forked(plan, log, forks)
 
     @property
     def pid(self) -> int:
         """Process id, which is also its group's."""
-        return self._popen.pid
+        return self._process.pid
 
     def exit_status(self) -> int | None:
         """None while it runs."""
-        return self._popen.poll()
+        return self._process.poll()
 
     def new_error_lines(self) -> list[str]:
         """Error lines written to the log since the last call."""
@@ -65,13 +62,13 @@ class Child:
     def ask_to_end(self) -> None:
         """Send SIGTERM to the leader: a vLLM server then ends its own workers."""
         if self.exit_status() is None:
-            self._popen.terminate()
+            self._process.terminate()
 
     def kill_group(self) -> None:
         """SIGKILL whatever is left of the group, and reap the leader."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._popen.wait()
+        self._process.wait()
 
 
 def stop(children: Sequence[Child]) -> None:
@@ -83,6 +80,25 @@ def stop(children: Sequence[Child]) -> None:
         time.sleep(_POLL_S)
     for child in children:
         child.kill_group()
+
+
+def _spawned(plan: ProcessPlan, log: Path, stdin: int) -> "subprocess.Popen[bytes]":
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            plan.argv,
+            env=os.environ | plan.environment,
+            stdin=stdin,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: _settle(plan.cpus),
+        )
+
+
+def _forked(plan: ProcessPlan, log: Path, forks: ForkConnection) -> ForkedProcess:
+    log.touch()  # the process opens it a moment later than we may read it
+    _python, _minus_m, _module, *words = plan.argv
+    return forks.start(tuple(words), dict(plan.environment), str(log), plan.cpus)
 
 
 def _settle(cpus: frozenset[int]) -> None:

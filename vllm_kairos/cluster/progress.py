@@ -31,7 +31,7 @@ class StartupProgress:
 
     def report(self, name: str, text: str) -> None:
         """Take one report of a LocalCluster."""
-        is_state = text == "starting" or text.startswith("healthy")
+        is_state = text == "starting" or text.startswith(("healthy", "ready"))
         if is_state:
             self._states[name] = text
         if self._status is None or not is_state:
