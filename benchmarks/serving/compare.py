@@ -105,6 +105,7 @@ async def run_all(args: argparse.Namespace, setting: Setting, keys: Sequence[Cel
 async def _run_some(bench: Bench, contenders: dict[str, Contender], left: list[CellKey]) -> None:
     """Run cells on one cluster until none is left; takes each from `left` as it is recorded."""
     say(f"starting {bench.spec.servers} servers")
+    done_loads_s: list[float] = []
     took_s: list[float] = []
     async with LocalCluster(bench.spec) as cluster:
         while left:
@@ -116,8 +117,13 @@ async def _run_some(bench: Bench, contenders: dict[str, Contender], left: list[C
                 raise
             _keep(bench, record, left)
             took_s.append(record["took_s"])
-            minutes = expected_s(len(left), bench.setting.duration_s, took_s) / 60
-            say(f"{one_line(flat(record))}; {len(left)} cells left, about {minutes:.0f} minutes")
+            done_loads_s.append(bench.setting.lasts_s(key.rate_rps))
+            left_s = expected_s(_loads_s(bench.setting, left), done_loads_s=done_loads_s, took_s=took_s)
+            say(f"{one_line(flat(record))}; {len(left)} cells left, about {left_s / 60:.0f} minutes")
+
+
+def _loads_s(setting: Setting, keys: Sequence[CellKey]) -> list[float]:
+    return [setting.lasts_s(key.rate_rps) for key in keys]
 
 
 def _keep(bench: Bench, record: dict[str, Any], left: list[CellKey]) -> None:
@@ -167,9 +173,8 @@ def _main(args: argparse.Namespace, command: str) -> int:
         find(setting.contenders, programs)
         for rate_rps in setting.rates_rps:
             workload_of(setting, args.traces, rate_rps, args.repeats - 1)
-        minutes = expected_s(len(keys), setting.duration_s) / 60
-        cost = f"{len(keys)} cells of {setting.duration_s:g} s of load, about {minutes:.0f} minutes"
-        say(f"{setting.name}: {cost} and more past the knee")
+        minutes = expected_s(_loads_s(setting, keys)) / 60
+        say(f"{setting.name}: {len(keys)} cells, about {minutes:.0f} minutes and more past the knee")
     if args.plan_only:
         return 0
     make_out_dir(args.out / "cells")

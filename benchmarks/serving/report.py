@@ -105,8 +105,12 @@ def _lines(setting: Setting, rows: Sequence[Row]) -> Iterator[str]:
     repeats = len({row["repeat"] for row in rows})
     yield (
         f"Objectives: TTFT {setting.ttft_slo_ms:g} ms, TBT {setting.tbt_slo_ms:g} ms. {len(rows)} cells in {repeats} repeats; "
-        f"each sends its rate for {setting.duration_s:g} s, in open loop. Contenders of a repeat get the same requests."
+        f"each sends {_sends(setting)}, in open loop. Contenders of a repeat get the same requests."
     )
+
+
+def _sends(setting: Setting) -> str:
+    return f"its rate for {setting.duration_s:g} s" if setting.requests is None else f"{setting.requests} requests"
 
 
 def _where(row: Row) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,7 +39,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A comparison. `cluster` holds settings of `kairos up`; a cell sends rate x duration_s requests."""
+    """A comparison. `cluster` holds settings of `kairos up`; a cell sends rate x duration_s requests, or `requests`.
+
+    With `requests`, cells of one repeat send the same requests at every rate, and those of low rates last longer.
+    """
 
     name: str
     title: str
@@ -46,6 +50,7 @@ class Setting:
     load: Load
     rates_rps: tuple[float, ...]
     duration_s: float = 40.0
+    requests: int | None = None
     ttft_slo_ms: float = 4000.0
     tbt_slo_ms: float = 70.0
     contenders: tuple[str, ...] = ()
@@ -72,7 +77,7 @@ class Setting:
         return cls.of(path, raw)
 
     @classmethod
-    def of(cls, path: Path, raw: Any) -> Self:
+    def of(cls, path: Path | str, raw: Any) -> Self:
         """Build it from the file's content. Raises ConfigError."""
         if not isinstance(raw, dict) or not isinstance(raw.get("load"), dict):
             raise ConfigError(f"{path}: must be a mapping with a mapping `load`, got {type(raw).__name__}")
@@ -80,7 +85,7 @@ class Setting:
         _known(path, "load: ", raw["load"], Load)
         lists = {key: tuple(raw[key]) for key in ("rates_rps", "contenders", "router_args") if key in raw}
         try:
-            return cls(**{"name": path.stem, **raw, **lists, "load": Load(**raw["load"])})
+            return cls(**{"name": Path(path).stem, **raw, **lists, "load": Load(**raw["load"])})
         except (TypeError, ConfigError) as error:
             raise ConfigError(f"{path}: {error}") from None
 
@@ -95,7 +100,11 @@ class Setting:
 
     def requests_at(self, rate_rps: float) -> int:
         """How many requests a cell of this rate sends."""
-        return max(2, round(rate_rps * self.duration_s))
+        return max(2, round(rate_rps * self.duration_s) if self.requests is None else self.requests)
+
+    def lasts_s(self, rate_rps: float) -> float:
+        """How long a cell of this rate sends."""
+        return self.requests_at(rate_rps) / rate_rps
 
 
 def preset_names() -> list[str]:
@@ -118,8 +127,13 @@ def _trace(load: Load, traces: Path | None) -> Workload:
     assert load.trace is not None
     if traces is None:
         raise ConfigError(f"--traces (or KAIROS_TRACES) must name the folder that holds {load.trace}, got nothing")
-    whole = load_trace(traces / load.trace, closed_loop=False)
+    whole = _whole(traces / load.trace)
     return transforms.sliced(whole, load.slice_start_s, float("inf")) if load.slice_start_s else whole
+
+
+@cache
+def _whole(path: Path) -> Workload:
+    return load_trace(path, closed_loop=False)
 
 
 def _stretch(workload: Workload, start: int, count: int) -> Workload:
@@ -137,7 +151,7 @@ def _shaped(workload: Workload, load: Load, seed: int) -> Workload:
     return workload if load.max_gap_s is None else transforms.capped_gaps(workload, load.max_gap_s)
 
 
-def _known(path: Path, prefix: str, raw: Mapping[str, Any], kind: type) -> None:
+def _known(path: Path | str, prefix: str, raw: Mapping[str, Any], kind: type) -> None:
     names = [each.name for each in fields(kind)]
     for key in raw:
         if key not in names:

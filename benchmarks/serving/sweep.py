@@ -43,7 +43,7 @@ def rotated(names: Sequence[str], by: int) -> list[str]:
     return [*names[start:], *names[:start]]
 
 
-def expected_s(cells_left: int, duration_s: float, took_s: Sequence[float] = ()) -> float:
-    """How long so many cells will take: as those before, or by the load's duration."""
-    each_s = sum(took_s) / len(took_s) if took_s else duration_s + _EXTRA_S
-    return cells_left * each_s
+def expected_s(loads_s: Sequence[float], *, done_loads_s: Sequence[float] = (), took_s: Sequence[float] = ()) -> float:
+    """How long cells that send for so long will take, given how long those took that are done."""
+    extra_s = (sum(took_s) - sum(done_loads_s)) / len(took_s) if took_s else _EXTRA_S
+    return sum(loads_s) + extra_s * len(loads_s)

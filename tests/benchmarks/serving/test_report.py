@@ -1,0 +1,86 @@
+"""What is written of cells, whatever became of them."""
+
+import csv
+import json
+
+import pytest
+
+from benchmarks.serving.against_simulator import grouped, pair, pairs_of, table
+from benchmarks.serving.compare import left_to_run, main, parse, setting_of
+from benchmarks.serving.record import flat, load_all, save
+from benchmarks.serving.report import one_line, write_report
+from benchmarks.serving.setting import Setting
+from benchmarks.serving.simulated import simulate
+from tests.benchmarks.serving.cells import broken, record
+from vllm_kairos.errors import ConfigError
+
+
+def _records():
+    several = [record(name, rate, at) for name in ("never", "kairos") for rate in (6.0, 7.0) for at in range(2)]
+    return [*several, broken("always", 6.0), record("never", 12.0, ttft_s=30.0)]
+
+
+def test_all_files_are_written(tmp_path):
+    write_report(tmp_path, Setting.read("paper"), _records(), "the command")
+    assert {path.name for path in tmp_path.iterdir()} >= {"comparison.json", "cells.csv", "report.html", "rates.png"}
+    document = json.loads((tmp_path / "comparison.json").read_text())
+    assert document["derived"]["knee_rps"] == 12.0
+    assert document["derived"]["sustained_rps"]["kairos"]["all_attain"] == 7.0
+    assert len(document["cells"]) == len(_records())
+    page = (tmp_path / "report.html").read_text()
+    assert "it broke" in page
+    assert "violations_deflected" in document["cells"][0]
+    with (tmp_path / "cells.csv").open() as lines:
+        assert len(list(csv.DictReader(lines))) == len(_records())
+
+
+def test_a_sweep_of_failures_alone_has_a_report(tmp_path):
+    write_report(tmp_path, Setting.read("paper"), [broken("never", 6.0)], "the command")
+    assert "it broke" in (tmp_path / "report.html").read_text()
+
+
+def test_lines_for_a_person():
+    assert "attained 100.0%" in one_line(flat(record("kairos", 6.0)))
+    assert "failed: it broke" in one_line(flat(broken("kairos", 6.0)))
+
+
+def test_cells_are_kept_and_left_out_when_resuming(tmp_path):
+    cells = tmp_path / "cells"
+    cells.mkdir()
+    flags = ["--contenders", "never", "kairos", "--rates", "6", "--repeats", "1", "--out", str(tmp_path)]
+    args = parse(flags)
+    first, second = left_to_run(args, setting_of(args))
+    save(record(first.contender, 6.0), cells / first.file_name)
+    save(broken(second.contender, 6.0), cells / second.file_name)
+    assert len(load_all(cells)) == 2
+    with pytest.raises(ConfigError, match="--resume"):
+        left_to_run(args, setting_of(args))
+    assert left_to_run(parse([*flags, "--resume"]), setting_of(args)) == []
+    assert left_to_run(parse([*flags, "--resume", "--retry-failed"]), setting_of(args)) == [second]
+
+
+def test_plan_only_runs_nothing(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["--contenders", "never", "kairos", "--plan-only", "--out", str(out)]) == 0
+    assert "70 cells, about 63 minutes" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_bad_input_is_one_line(tmp_path, capsys):
+    assert main(["--contenders", "nobody", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("compare: contender must be one of")
+
+
+def test_a_cell_is_set_beside_its_twin():
+    setting = Setting.of("small.yaml", {
+        "title": "small", "cluster": {"emulate": "a100-llama3-8b"}, "load": {"workload": "LPLD"}, "rates_rps": [4.0],
+        "duration_s": 5.0,
+    })  # fmt: skip
+    twin = simulate(setting, None, "never", 4.0, 0)
+    one = pair(flat(record("never", 4.0, ttft_s=twin.ttft_s.p50)), twin)
+    assert one["ratios"]["ttft_p50_s"] == pytest.approx(1.0)
+    (group,) = grouped([one, one])
+    assert group["within_limits"]["ttft_p50_s"]
+    assert "never" in table([group])[1]
+    with pytest.raises(ConfigError, match="got none"):
+        pairs_of(setting, None, [], ["never"])
