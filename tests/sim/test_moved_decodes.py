@@ -9,12 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.sim.taichi_cluster import KV_BYTES_PER_TOKEN, MODEL, NIC_BYTES_PER_S, cluster
+from vllm_kairos.core.gap_cause import Cause
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.errors import SimulationError
 from vllm_kairos.sim.moves import Move, RunningDecode
 from vllm_kairos.sim.policies import build_policy
 from vllm_kairos.sim.simulator import Outcome, Simulation
-from vllm_kairos.sim.step_log import Cause
 from vllm_kairos.workload.generate import generate
 from vllm_kairos.workload.request import TraceRequest, Workload
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_kairos.sim.step_log import Cause, Gaps
+from vllm_kairos.core.gap_cause import Cause
+from vllm_kairos.sim.step_log import Gaps
 from vllm_kairos.simulate import gaps as gaps_module
 from vllm_kairos.simulate.gaps import gap_figures
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from math import exp
 from typing import Protocol
 
+from vllm_kairos.core.gap_cause import Cause
 from vllm_kairos.core.latency import PrefillTotals
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.sim.decodes import DecodeGroup
@@ -17,7 +18,7 @@ from vllm_kairos.sim.kernel import STEP_END, Kernel
 from vllm_kairos.sim.kv_pool import KvPool
 from vllm_kairos.sim.leap import Leap
 from vllm_kairos.sim.prefill_plan import Chunk, PrefillPlan
-from vllm_kairos.sim.step_log import Cause, Gaps, StepLog
+from vllm_kairos.sim.step_log import Gaps, StepLog
 
 
 class EngineListener(Protocol):

@@ -2,18 +2,9 @@
 
 from array import array
 from collections.abc import Iterator
-from enum import IntEnum
 from typing import NamedTuple
 
-
-class Cause(IntEnum):
-    """What else a step carried besides the decodes whose gap it made."""
-
-    DECODE = 0  # nothing
-    DEFLECTED = 1  # a deflected prefill
-    UNPLANNED = 2  # prefill that the router did not plan
-    PREEMPTED = 3  # the gap spans a preemption
-    MIGRATED = 4  # the gap spans a migration from another engine
+from vllm_kairos.core.gap_cause import Cause
 
 
 class Gaps(NamedTuple):

@@ -7,7 +7,8 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_kairos.sim.step_log import Cause, Gaps
+from vllm_kairos.core.gap_cause import Cause
+from vllm_kairos.sim.step_log import Gaps
 
 _LEAST_S, _MOST_S = 1e-6, 1e5
 _BINS_PER_E = 10_000  # gaps of one bin differ by 0.01 % at most
@@ -57,7 +58,7 @@ def gap_figures(gaps: Iterable[Gaps], objective_s: float) -> GapFigures:
         mean=float(sums.sum()) / count if count else None,
         most=most_s if count else None,
         violations=round(float(late.sum())),
-        violations_by_cause={cause.name.lower(): round(float(late[cause])) for cause in Cause},
+        violations_by_cause={cause.label: round(float(late[cause])) for cause in Cause},
     )
 
 
