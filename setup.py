@@ -79,6 +79,7 @@ setup(
             "simulate = vllm_kairos.simulate.command:COMMAND",
             "plan = vllm_kairos.simulate.plan_command:COMMAND",
             "replay = vllm_kairos.replay.command:COMMAND",
+            "steps = vllm_kairos.steps.command:COMMAND",
         ],
     },
 )

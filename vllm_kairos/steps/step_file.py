@@ -1,0 +1,108 @@
+"""The file of steps: one JSON object per line, a header first. Written by the engine, read by `kairos steps`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from vllm_kairos.errors import ConfigError
+
+FILE_SCHEMA = 1
+OLD_SUFFIX = ".old"
+"""What a full file is renamed to, once; the one before it is lost."""
+
+_DIGITS = 7
+
+GapEntry = tuple[str, int, float]
+"""Cause, requests, seconds."""
+
+
+class FileHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What the lines below it are of. `profile` is empty where steps were not predicted."""
+
+    kairos_steps: int
+    node_id: str
+    dp_rank: int
+    role: str
+    model: str
+    profile: str
+    tbt_slo_s: float
+    stall_factor: float
+    boot_id: str
+    started_at_s: float  # Unix time
+
+
+class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One step. B decodes that hold K KV tokens with the prompts' own, n prefill tokens behind p computed ones.
+
+    `at` is the end, in seconds since `started_at_s`; `idle` and `run` are those of a StepSpan, `took` is what
+    is held against `predicted`. `gaps` are those that the step's tokens ended.
+    """
+
+    step: int
+    at: float
+    B: int = 0
+    K: int = 0
+    n: int = 0
+    p: int = 0
+    deflected: int = 0  # of n
+    predicted: float | None = None
+    took: float
+    idle: float = 0.0
+    run: float
+    cause: str
+    gaps: list[GapEntry] = []
+
+
+def encode_line(line: FileHeader | StepLine) -> bytes:
+    """One line of the file, seconds to a tenth of a microsecond."""
+    return msgspec.json.encode(_rounded(line) if isinstance(line, StepLine) else line) + b"\n"
+
+
+def _rounded(line: StepLine) -> StepLine:
+    return msgspec.structs.replace(
+        line,
+        at=round(line.at, _DIGITS),
+        predicted=None if line.predicted is None else round(line.predicted, _DIGITS),
+        took=round(line.took, _DIGITS),
+        idle=round(line.idle, _DIGITS),
+        run=round(line.run, _DIGITS),
+        gaps=[(cause, count, round(gap_s, _DIGITS)) for cause, count, gap_s in line.gaps],
+    )
+
+
+def read_steps(path: Path) -> Iterator[tuple[FileHeader, StepLine]]:
+    """Each step in `path` with its header, what a rotation moved to PATH.old before it.
+
+    A last line that was cut off is passed over. ConfigError names the file, the line and what is wrong.
+    """
+    old = path.with_name(path.name + OLD_SUFFIX)
+    for each in (old, path) if old.is_file() else (path,):
+        yield from _read_one(each)
+
+
+def _read_one(path: Path) -> Iterator[tuple[FileHeader, StepLine]]:
+    header = None
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    if line.startswith(b'{"kairos_steps"'):
+                        header = _header(line)
+                    elif header is None:
+                        raise ConfigError(f"{path}:{number}: a header with kairos_steps must come first")
+                    else:
+                        yield header, msgspec.json.decode(line, type=StepLine)
+                except msgspec.MsgspecError as error:
+                    raise ConfigError(f"{path}:{number}: not a step: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _header(line: bytes) -> FileHeader:
+    header = msgspec.json.decode(line, type=FileHeader)
+    if header.kairos_steps != FILE_SCHEMA:
+        raise msgspec.ValidationError(f"kairos_steps must be {FILE_SCHEMA}, got {header.kairos_steps}")
+    return header
