@@ -1,4 +1,7 @@
-"""The `vllm.endpoint_plugins` entry point: GET /kairos/node, and a 400 for malformed kairos parameters."""
+"""The `vllm.endpoint_plugins` entry point.
+
+GET /kairos/node, GET /kairos/metrics, what is recorded of steps on /metrics, and a 400 for malformed kairos parameters.
+"""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -11,7 +14,9 @@ from vllm_kairos.errors import WireError
 from vllm_kairos.wire import params
 
 NODE_PATH = "/kairos/node"
+METRICS_PATH = "/kairos/metrics"
 _STATE_ATTRIBUTE = "kairos_node"
+_METRICS_ATTRIBUTE = "kairos_metrics"
 _TRANSFER_KEY = "kv_transfer_params"
 
 Scope = MutableMapping[str, Any]
@@ -33,11 +38,48 @@ class KairosEndpoint:
         async def node() -> Any:
             return getattr(app.state, _STATE_ATTRIBUTE)
 
+        async def metrics() -> Any:
+            return _metrics_answer(getattr(app.state, _METRICS_ATTRIBUTE, None))
+
         app.add_api_route(NODE_PATH, node, methods=["GET"], include_in_schema=False)
+        app.add_api_route(METRICS_PATH, metrics, methods=["GET"], include_in_schema=False)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
         """Describe the node, once, from the engine's configuration."""
-        setattr(state, _STATE_ATTRIBUTE, describe_node(engine_client.vllm_config, args) if engine_client else {"schema": 1})
+        if engine_client is None:
+            setattr(state, _STATE_ATTRIBUTE, {"schema": 1})
+            return
+        setattr(state, _STATE_ATTRIBUTE, describe_node(engine_client.vllm_config, args))
+        setattr(state, _METRICS_ATTRIBUTE, _register_metrics(engine_client.vllm_config))
+
+
+def _register_metrics(vllm_config: Any) -> Any:
+    """Have the server's own /metrics show what is recorded of steps; None where nothing is.
+
+    With several API-server processes vLLM shows only what these themselves count, and the route
+    /kairos/metrics alone has them.
+    """
+    record = parse_settings(vllm_config.additional_config).step_record
+    if record is None:
+        return None
+    from prometheus_client import REGISTRY
+
+    from vllm_kairos.engine.step_metrics import collector_for
+
+    collector = collector_for(vllm_config, record)
+    REGISTRY.register(collector)
+    return collector
+
+
+def _metrics_answer(collector: Any) -> Any:
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from starlette.responses import PlainTextResponse
+
+    if collector is None:
+        return PlainTextResponse("additional_config.kairos.step_record is off\n", status_code=404)
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return PlainTextResponse(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def describe_node(vllm_config: Any, args: Any) -> dict[str, Any]:

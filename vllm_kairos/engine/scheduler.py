@@ -6,6 +6,7 @@ from vllm_kairos.engine import compat
 from vllm_kairos.engine.planner import StepPlanner
 from vllm_kairos.engine.reporter import StateReporter
 from vllm_kairos.engine.settings import check_profile, parse_settings
+from vllm_kairos.engine.step_recorder import StepRecorder
 
 _CACHED_TOKENS = ("num_new_local_computed_tokens", "num_external_computed_tokens")
 
@@ -18,6 +19,7 @@ class KairosScheduler(compat.SchedulerBase):
     """
 
     _kairos_reporter: StateReporter | None = None
+    _kairos_recorder: StepRecorder | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -27,6 +29,7 @@ class KairosScheduler(compat.SchedulerBase):
         self._kairos_active = settings.enabled
         self._kairos_planner = StepPlanner(self, settings)
         self._kairos_reporter = StateReporter.create(self, settings)
+        self._kairos_recorder = StepRecorder.create(self, settings)
 
     def _too_long_for_one_step(self, request: Any) -> bool:
         return compat.must_run_whole(request) and request.num_tokens > compat.token_budget(self, 1)
@@ -55,12 +58,16 @@ class KairosScheduler(compat.SchedulerBase):
             with compat.held_out(self, held), compat.limited_requests(self, planner.limit, free_width):
                 output = super().schedule(*args, **kwargs)
         deflection_ended = planner.end()
+        if self._kairos_recorder is not None:
+            self._kairos_recorder.step_scheduled(output)
         if self._kairos_reporter is not None:
             self._kairos_reporter.step_scheduled(output, deflection_ended)
         return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any) -> Any:
         result = super().update_from_output(scheduler_output, model_runner_output, *args, **kwargs)
+        if self._kairos_recorder is not None:
+            self._kairos_recorder.step_finished(scheduler_output, result)
         if compat.has_failed_blocks(model_runner_output):
             self._kairos_planner.note_failed_blocks()
         if self._kairos_reporter is not None:
@@ -69,11 +76,15 @@ class KairosScheduler(compat.SchedulerBase):
 
     def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
         result = super().finish_requests(*args, **kwargs)
+        if self._kairos_recorder is not None:
+            self._kairos_recorder.requests_finished()
         if self._kairos_reporter is not None:
             self._kairos_reporter.requests_finished()
         return result
 
     def shutdown(self, *args: Any, **kwargs: Any) -> Any:
+        if self._kairos_recorder is not None:
+            self._kairos_recorder.close()
         if self._kairos_reporter is not None:
             self._kairos_reporter.close()
         return super().shutdown(*args, **kwargs)
@@ -84,6 +95,8 @@ class KairosScheduler(compat.SchedulerBase):
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         self._kairos_planner.forget_grant(request)
+        if self._kairos_recorder is not None:
+            self._kairos_recorder.preempted(request.request_id)
         return super()._preempt_request(request, *args, **kwargs)
 
     def _mamba_block_aligned_split(self, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_kairos.core.node import Role
+from vllm_kairos.engine.step_settings import RECORD_KEY, StepRecordSettings, parse_step_record
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.fitting.artifact import load_profile
 
@@ -35,6 +36,7 @@ class EngineSettings:
     floor_chunk_tokens: int = 16
     profile: str | None = None
     state_key_file: str | None = None
+    step_record: StepRecordSettings | None = None  # None: steps are not recorded
 
     @property
     def state_key(self) -> bytes | None:
@@ -57,15 +59,16 @@ def parse_settings(additional_config: Any) -> EngineSettings:
         return EngineSettings()
     if not isinstance(raw, Mapping):
         raise ConfigError(f"{_PREFIX} must be an object, got {raw!r}")
-    if set(raw) == {EMULATION_KEY}:
-        return EngineSettings()
-    raw = {name: value for name, value in raw.items() if name != EMULATION_KEY}
-    unknown = sorted(set(raw) - set(_READERS))
+    record = parse_step_record(raw.get(RECORD_KEY), _profile_of(raw))
+    own = {name: value for name, value in raw.items() if name not in (EMULATION_KEY, RECORD_KEY)}
+    if raw and not own:
+        return EngineSettings(step_record=record)  # emulated, recorded: its schedule is stock vLLM's
+    unknown = sorted(set(own) - set(_READERS))
     if unknown:
-        raise ConfigError(f"{_PREFIX}.{unknown[0]}: no such setting; known are {', '.join(sorted(_READERS))}")
-    values = {name: _READERS[name](name, value) for name, value in raw.items() if value is not None}
+        raise ConfigError(f"{_PREFIX}.{unknown[0]}: no such setting; known are {', '.join(sorted([*_READERS, RECORD_KEY]))}")
+    values = {name: _READERS[name](name, value) for name, value in own.items() if value is not None}
     values["default_chunk_tokens"] = _default_chunk(values.get("role", Role.BOTH), values.get("default_chunk_tokens"))
-    return EngineSettings(enabled=True, **values)
+    return EngineSettings(enabled=True, step_record=record, **values)
 
 
 def check_profile(settings: EngineSettings, model: str, served_name: str | None) -> None:
@@ -86,6 +89,12 @@ def rank_endpoint(endpoint: str, dp_rank: int) -> str:
         return endpoint if dp_rank == 0 else f"{endpoint}.{dp_rank}"
     address, port = endpoint.rsplit(":", 1)
     return f"{address}:{int(port) + dp_rank}"
+
+
+def _profile_of(raw: Mapping[str, Any]) -> Any:
+    """The profile that predicts this engine's steps unless the recorder's settings name one."""
+    emulation = raw.get(EMULATION_KEY)
+    return raw.get("profile") or (emulation.get("profile") if isinstance(emulation, Mapping) else None)
 
 
 def _default_chunk(role: Role, configured: int | None) -> int | None:
