@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.serving.contenders import Contender, Programs, free_ports, front_plan
-from benchmarks.serving.record import failed_cell, load_summary, measured_cell
+from benchmarks.serving.record import cell_figures, failed_cell, load_summary, measured_cell
 from benchmarks.serving.servers import (
     Counters,
     group_cpu_s,
@@ -30,7 +30,7 @@ from vllm_kairos.cluster.plan import ProcessPlan
 from vllm_kairos.cluster.process import Child, stop
 from vllm_kairos.cluster.spec import ClusterSpec
 from vllm_kairos.errors import ClusterError, KairosError
-from vllm_kairos.replay.figures import Objectives, figures_of
+from vllm_kairos.replay.figures import Objectives
 from vllm_kairos.replay.run import Outcome, replay
 from vllm_kairos.replay.sample import Sample
 from vllm_kairos.replay.settings import LoadSettings, ReplaySettings
@@ -38,8 +38,9 @@ from vllm_kairos.workload import transforms
 from vllm_kairos.workload.request import Workload
 
 _READY_LIMIT_S = 60.0
-_IDLE_LIMIT_S = 90.0
-_ANSWER_LIMIT_S = 300.0
+_IDLE_LIMIT_S = 600.0
+_PATIENCE_S = 60.0
+"""How long after the last request was due answers are waited for: a queue that grows without end would take minutes."""
 _WARM_UP_REQUESTS, _WARM_UP_RPS, _WARM_UP_REPEAT = 8, 4.0, 10_000
 _WARM_UP_MOST_TOKENS = 4096
 
@@ -107,11 +108,8 @@ async def _served(
 
 def _figures(setting: Setting, outcome: Outcome, growth: Counters) -> dict[str, Any]:
     objectives = Objectives(ttft_s=setting.ttft_slo_ms / 1e3, tbt_s=setting.tbt_slo_ms / 1e3)
-    samples = outcome.replayed.samples
-    figures = figures_of(samples, objectives, not_sent=outcome.replayed.not_sent, client_lags_s=outcome.client_lags_s)
-    over = sum(not objectives.ttft_met(sample) for sample in samples)
     return {
-        "figures": figures.as_json() | {"ttft_violations": over, "wall_s": outcome.wall_s},
+        "figures": cell_figures(outcome.replayed.samples, objectives, outcome.client_lags_s) | {"wall_s": outcome.wall_s},
         "servers": {"counters": growth, "tbt_violations_by_cause": violations_by_cause(growth)},
     }
 
@@ -159,10 +157,15 @@ async def _replay(bench: Bench, cluster: LocalCluster, url: str, prompt_seed: in
         load=LoadSettings(workload="Bursty", seed=prompt_seed),
         url=url,
         model=cluster.plan.served_model_name,
-        timeout_s=_ANSWER_LIMIT_S,
+        timeout_s=None,
         objectives=Objectives(ttft_s=bench.setting.ttft_slo_ms / 1e3, tbt_s=bench.setting.tbt_slo_ms / 1e3),
     )
-    return await replay(settings, workload, _Silent(), asyncio.Event())
+    stop = asyncio.Event()
+    timer = asyncio.get_running_loop().call_later(workload.requests[-1].arrival_s + _PATIENCE_S, stop.set)
+    try:
+        return await replay(settings, workload, _Silent(), stop)
+    finally:
+        timer.cancel()
 
 
 class _Usage:

@@ -1,17 +1,21 @@
 """A cell's record: what its JSON file holds, and the flat row that tables are made of."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from benchmarks.serving.sweep import CellKey
+from vllm_kairos.replay.figures import Objectives, Quantiles, figures_of
+from vllm_kairos.replay.open_loop import INTERRUPTED
+from vllm_kairos.replay.sample import Sample
 from vllm_kairos.results.json_text import to_json
 from vllm_kairos.workload.request import Workload
 
 SCHEMA = 1
+_UNANSWERED = "unanswered"
 Row = dict[str, Any]
 """One cell flat: contender, rate_rps, repeat, status, and figures; times in seconds, shares of 1."""
 
@@ -19,6 +23,7 @@ _QUANTILES = {"ttft": "ttft_s", "tbt": "tbt_s", "tpot": "tpot_s"}
 _COPIED = (
     "requests",
     "failed",
+    "unanswered",
     "ttft_violations",
     "slo_attainment",
     "ttft_attainment",
@@ -54,6 +59,26 @@ def measured_cell(key: CellKey, **parts: Any) -> dict[str, Any]:
 def failed_cell(key: CellKey, reason: str) -> dict[str, Any]:
     """The record of a cell that gave no figures."""
     return {"schema": SCHEMA, **asdict(key), "status": "failed", "reason": reason}
+
+
+def cell_figures(samples: Sequence[Sample], objectives: Objectives, client_lags_s: Sequence[float] = ()) -> dict[str, Any]:
+    """A replay's figures, of one that may have been cut short once every request was sent.
+
+    What was then unanswered attains nothing, and its TTFT counts as what it had waited where no token had come: a
+    quantile that it enters is a lower bound. It is `unanswered`, not `failed`.
+    """
+    ended = [replace(one, error=_UNANSWERED) if one.error == INTERRUPTED else one for one in samples]
+    figures = figures_of(ended, objectives, client_lags_s=client_lags_s)
+    unanswered = figures.errors.get(_UNANSWERED, 0)
+    if unanswered:
+        waited = (_waited_s(one) for one in ended if one.ok or one.error == _UNANSWERED)
+        figures = replace(figures, failed=figures.failed - unanswered, ttft_s=Quantiles.of(waited))
+    violations = sum(not objectives.ttft_met(one) for one in ended)
+    return figures.as_json() | {"unanswered": unanswered, "ttft_violations": violations}
+
+
+def _waited_s(sample: Sample) -> float:
+    return sample.ended_s - sample.due_s if sample.ttft_s is None else sample.ttft_s
 
 
 def load_summary(workload: Workload) -> dict[str, Any]:

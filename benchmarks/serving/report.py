@@ -28,7 +28,7 @@ def one_line(row: Row) -> str:
     return (
         f"{name} TTFT p50 {_ms(row['ttft_p50_s'])} p95 {_ms(row['ttft_p95_s'])}, TBT p95 {_ms(row['tbt_p95_s'])} ms, "
         f"attained {row['slo_attainment']:.1%}, over TBT {row['tbt_violation_share']:.2%}, failed {row['failed']}, "
-        f"deflected {row['deflected_share']:.0%}, busy {row['busy_share']:.0%}"
+        f"unanswered {row['unanswered']}, deflected {row['deflected_share']:.0%}, busy {row['busy_share']:.0%}"
     )
 
 
@@ -76,6 +76,12 @@ def care_lines(rows: Sequence[Row]) -> Iterator[str]:
     for row in good:
         if row["failed"]:
             yield f"{_where(row)}: {row['failed']} of {row['requests']} requests failed"
+    cut = [row for row in good if row["unanswered"]]
+    if cut:
+        yield (
+            f"{len(cut)} cells were cut a minute after their load's end with requests unanswered, most: {_where(_worst(cut))}; "
+            "their TTFT is a lower bound, and what those requests had got of their answers is not in the throughput"
+        )
     late = [row for row in good if max(row["send_lag_p99_s"] or 0.0, row["client_lag_p99_s"] or 0.0) > _LATE_S]
     if late:
         worst = max(late, key=lambda row: row["client_lag_p99_s"] or 0.0)
@@ -107,6 +113,10 @@ def _lines(setting: Setting, rows: Sequence[Row]) -> Iterator[str]:
         f"Objectives: TTFT {setting.ttft_slo_ms:g} ms, TBT {setting.tbt_slo_ms:g} ms. {len(rows)} cells in {repeats} repeats; "
         f"each sends {_sends(setting)}, in open loop. Contenders of a repeat get the same requests."
     )
+
+
+def _worst(cut: Sequence[Row]) -> Row:
+    return max(cut, key=lambda row: row["unanswered"])
 
 
 def _sends(setting: Setting) -> str:

@@ -19,6 +19,7 @@ _COLUMNS: tuple[tuple[str, str, float, str], ...] = (
     ("goodput, requests/s", "goodput_rps", 1, ".2f"),
     ("deflected, %", "deflected_share", 100, ".0f"),
     ("failed", "failed", 1, ",.0f"),
+    ("unanswered", "unanswered", 1, ",.0f"),
     ("router CPU, s", "front_cpu_s", 1, ".1f"),
     ("machine busy, %", "busy_share", 100, ".0f"),
 )

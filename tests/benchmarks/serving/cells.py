@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from benchmarks.serving.record import Row, failed_cell, measured_cell
+from benchmarks.serving.record import Row, cell_figures, failed_cell, measured_cell
 from benchmarks.serving.sweep import CellKey
-from vllm_kairos.replay.figures import Objectives, figures_of
+from vllm_kairos.replay.figures import Objectives
 from vllm_kairos.replay.sample import Sample
 from vllm_kairos.workload.request import TraceRequest
 
+OBJECTIVES = Objectives(ttft_s=4.0, tbt_s=0.07)
 MACHINE = {
     "front_cpu_s": 1.0,
     "front_rss_mb": 90.0,
@@ -30,11 +31,10 @@ def row(contender: str, rate_rps: float, repeat: int = 0, **figures: float) -> R
 def record(contender: str, rate_rps: float, repeat: int = 0, *, ttft_s: float = 1.0) -> dict[str, Any]:
     """A cell's record with two answered requests, as a replay's figures make it."""
     key = CellKey(repeat=repeat, rate_rps=rate_rps, contender=contender)
-    samples = [_sample(at, ttft_s) for at in (0.0, 0.5)]
-    figures = figures_of(samples, Objectives(ttft_s=4.0, tbt_s=0.07)).as_json()
+    samples = [sample(at, ttft_s) for at in (0.0, 0.5)]
     return measured_cell(
         key,
-        figures=figures | {"ttft_violations": 0, "wall_s": 2.0},
+        figures=cell_figures(samples, OBJECTIVES) | {"wall_s": 2.0},
         servers={"counters": {}, "tbt_violations_by_cause": {"deflected": 3.0}},
         front={"ready_s": 1.0},
         machine=dict(MACHINE),
@@ -46,7 +46,8 @@ def broken(contender: str, rate_rps: float, repeat: int = 0) -> dict[str, Any]:
     return failed_cell(CellKey(repeat=repeat, rate_rps=rate_rps, contender=contender), "it broke")
 
 
-def _sample(due_s: float, ttft_s: float) -> Sample:
+def sample(due_s: float, ttft_s: float) -> Sample:
+    """An answered request of two tokens."""
     request = TraceRequest(request_id=f"r{due_s}", arrival_s=due_s, prompt_tokens=8, output_tokens=2)
     first_s = due_s + ttft_s
     return Sample(
