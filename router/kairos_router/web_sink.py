@@ -8,6 +8,9 @@ from aiohttp import web
 
 from kairos_router.relay import is_stream
 
+_AT_ONCE_BYTES = 32 * 1024
+"""So much fits into the transport's buffer, whatever the client does."""
+
 
 class WebSink:
     """Sends one answer on one request; `response` is what the handler returns."""
@@ -21,7 +24,7 @@ class WebSink:
 
     @property
     def started(self) -> bool:
-        return self._stream is not None
+        return self.response is not None
 
     @property
     def response(self) -> web.StreamResponse | None:
@@ -35,6 +38,12 @@ class WebSink:
 
     async def whole(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self._whole = web.Response(status=status, headers=headers, body=body)
+        if len(body) > _AT_ONCE_BYTES:
+            return  # aiohttp sends it when the handler is done: a client that reads slowly then holds nothing else
+        # What is counted and logged afterwards keeps no client waiting.
+        with suppress(ConnectionError):
+            await self._whole.prepare(self._request)
+            await self._whole.write_eof()
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         self._stream = web.StreamResponse(status=status, headers=headers)
@@ -52,8 +61,7 @@ class WebSink:
             await self._stream.write_eof()
 
     async def abort(self, last: bytes) -> None:
-        assert self._stream is not None
-        if self._reads_events and not self._ended:
+        if self._stream is not None and self._reads_events and not self._ended:
             await self._stream.write(last)
         transport: asyncio.Transport | None = self._request.transport
         if transport is not None:

@@ -10,7 +10,7 @@ import pytest
 from kairos_router.admission import TokenBucket
 from kairos_router.config import DeflectSettings, LimitSettings
 from tests.router.cluster import Cluster, cluster, until
-from tests.router.stubs import Reply, decode_server
+from tests.router.stubs import Received, Reply, decode_server
 
 
 async def get(up: Cluster, path: str, **kwargs) -> tuple[int, object]:
@@ -226,3 +226,25 @@ async def test_a_long_model_name_fills_no_label_and_no_log():
         assert (await up.complete(model="m" * 10_000))[0] == 200
         assert b"mmmmm" not in up.parts.metrics.render()
         assert len(up.records()[0]["model"]) == 256
+
+
+async def test_an_answer_waits_for_no_bookkeeping(monkeypatch):
+    async with cluster() as up:
+        monkeypatch.setattr(up.parts.front._ledger._access_log, "write", lambda record: 1 / 0)
+        assert (await up.complete())[0] == 200
+
+
+async def test_a_client_that_does_not_read_a_large_answer_holds_only_its_own_connection():
+    body = b'{"model":"m","prompt":"hi"}'
+    limits = LimitSettings(max_concurrent_requests=1, queue_size=0)
+
+    def long(received: Received) -> Reply:
+        return Reply(json={"choices": [], "text": "x" * (20_000_000 if b"hi" in received.raw else 1)})
+
+    async with cluster(decode=[long], limits=limits) as up:
+        _, writer = await asyncio.open_connection("127.0.0.1", int(up.url.rpartition(":")[2]), limit=1024)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        await until(lambda: bool(up.records()))
+        assert (up.view.open, up.parts.drain.active) == ({}, 0)
+        assert (await up.complete(prompt="short"))[0] == 200
+        writer.transport.abort()
