@@ -19,8 +19,15 @@ def test_a_profile_is_enough() -> None:
 
 def test_everything_given() -> None:
     read = _parse(
-        profile="p.json", kv_capacity_tokens=1000, bias=1.1, noise=0.05, seed=3, faults=[{"kind": "crash", "at_step": 9}]
+        profile="p.json",
+        kv_capacity_tokens=1000,
+        bias=1.1,
+        noise=0.05,
+        seed=3,
+        realtime=False,
+        faults=[{"kind": "crash", "at_step": 9}],
     )
+    assert not read.realtime
     assert (read.kv_capacity_tokens, read.bias, read.noise, read.seed) == (1000, 1.1, 0.05, 3)
     assert read.faults[0].kind is FaultKind.CRASH
 
@@ -35,6 +42,7 @@ def test_everything_given() -> None:
         ({"profile": "p", "noise": float("nan")}, "noise"),
         ({"profile": "p", "kv_capacity_tokens": True}, "kv_capacity_tokens"),
         ({"profile": "p", "bandwidth_bytes_per_s": -1}, "bandwidth_bytes_per_s"),
+        ({"profile": "p", "realtime": 1}, "realtime"),
         ({"profile": "p", "faults": {}}, "faults"),
         ({"profile": "p", "faults": [{"kind": "crash"}, {"kind": "?"}]}, r"faults\[1\]"),
     ],

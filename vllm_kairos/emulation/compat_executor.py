@@ -22,6 +22,7 @@ from vllm.v1.worker.worker_base import CompilationTimes
 from vllm_kairos.emulation import compat_connector
 from vllm_kairos.emulation.engine import EmulatedEngine, EmulatedStep
 from vllm_kairos.emulation.faults import Fault, FaultKind, parse_fault
+from vllm_kairos.emulation.realtime import go_before_others
 from vllm_kairos.emulation.sequences import Turn
 from vllm_kairos.emulation.settings import parse_emulation
 from vllm_kairos.emulation.words import printable_words
@@ -39,6 +40,8 @@ class EmulatedExecutor(UniProcExecutor):
     """Seam: UniProcExecutor runs every RPC on `driver_worker`, and a worker's AsyncModelRunnerOutput only when asked."""
 
     def _init_executor(self) -> None:
+        if parse_emulation(self.vllm_config.additional_config).realtime and not go_before_others():
+            logger.info("This engine core may not run in real time: on a busy machine steps will end late.")
         self.driver_worker = EmulatedWorker(self.vllm_config)
 
     def get_kv_connector_handshake_metadata(self) -> list[Any]:

@@ -18,8 +18,9 @@ class EmulationSettings:
     Step times are multiplied by `bias` and by seeded noise of standard deviation `noise` (of the
     logarithm). KV moves at `bandwidth_bytes_per_s` out of each prefill node and into each decode
     node, one transfer after the other, each after `latency_s`. The host may take `host_slack_s`
-    between steps before that delays the device; see DeviceLine. `record` is a file for one JSON
-    line per step.
+    between steps before that delays the device; see DeviceLine. With `realtime` the engine core runs
+    before all ordinary processes where the system allows it: a device does not wait for a CPU.
+    `record` is a file for one JSON line per step.
     """
 
     profile: str
@@ -31,6 +32,7 @@ class EmulationSettings:
     latency_s: float = 0.0005
     host_slack_s: float = 0.010
     idle_poll_s: float = 0.004
+    realtime: bool = True
     faults: tuple[Fault, ...] = ()
     record: str | None = None
 
@@ -56,6 +58,12 @@ def _refuse(name: str, rule: str, value: Any) -> ConfigError:
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise _refuse(name, "a non-empty string", value)
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _refuse(name, "true or false", value)
     return value
 
 
@@ -96,6 +104,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "latency_s": _number(0, 60),
     "host_slack_s": _number(0, 1),
     "idle_poll_s": _number(0.0005, 1),
+    "realtime": _flag,
     "faults": _faults,
     "record": _text,
 }
