@@ -71,6 +71,15 @@ class Breakers:
         for name in tuple(self._breakers):
             self._expire(name, now_s)
 
+    def reset(self, name: str) -> None:
+        """Begin anew with a worker that did: what failed was the process before it."""
+        breaker = self._breakers.get(name)
+        if breaker is None:
+            return
+        breaker.failures_at_s.clear()
+        if breaker.state is not BreakerState.CLOSED:
+            self._move(name, breaker, BreakerState.CLOSED)
+
     def forget(self, name: str) -> None:
         """Drop a removed worker's breaker."""
         self._breakers.pop(name, None)

@@ -128,10 +128,16 @@ class Fleet:
         return worker
 
     def restarted(self, name: str) -> None:
-        """A worker's engine started anew: check it and read what it says of itself at once."""
+        """A worker's engine started anew: it takes requests from its first passed check on, which begins at once.
+
+        The engine is there before its HTTP server is. What its predecessor failed is not held against it.
+        """
         worker = self._registry.find(name)
         watched = self._watched.get(worker.url) if worker else None
         if watched is not None:
+            watched.record = HealthRecord(self._health)
+            self._registry.block(name, Cause.STARTING)
+            self._breakers.reset(name)
             watched.recheck.set()
 
     async def close(self) -> None:

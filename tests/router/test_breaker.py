@@ -87,6 +87,19 @@ def test_failures_that_are_far_apart_never_open_it():
     assert breakers.state("w") is CLOSED
 
 
+def test_a_worker_that_began_anew_starts_without_its_past():
+    seen = []
+    breakers = Breakers(SETTINGS, lambda *move: seen.append(move))
+    breakers.reset("w")
+    for _ in range(3):
+        breakers.failure("w", 0)
+    breakers.reset("w")
+    assert seen == [("w", CLOSED, OPEN), ("w", OPEN, CLOSED)]
+    for _ in range(2):
+        breakers.failure("w", 1)
+    assert breakers.state("w") is CLOSED
+
+
 def test_a_forgotten_worker_begins_anew():
     breakers = Breakers(SETTINGS)
     for _ in range(3):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kairos_router.breaker import Breakers
+from kairos_router.breaker import Breakers, BreakerState
 from kairos_router.config import BreakerSettings, FeedSettings, HealthSettings
 from kairos_router.discovery import NodeFacts, ProbeError, reachable_endpoint
 from kairos_router.fleet import Fleet
@@ -217,6 +217,23 @@ async def test_a_node_that_returns_with_another_model_gets_no_requests_until_it_
         await it.until(lambda: it.causes("d0") == {Cause.WIRING})
         it.servers.said[D] = DECODE
         it.fleet.restarted("d0")
+        await it.until(lambda: it.registry.accepting("d0"))
+
+
+async def test_a_restarted_engine_takes_requests_once_its_server_answers_and_not_before():
+    """Its state reports begin earlier; and a breaker that its predecessor's end opened would keep it out for a minute."""
+    async with rig({P: PREFILL, D: DECODE}, health=replace(QUICK, interval_s=3600)) as it:
+        await it.start()
+        for _ in range(BreakerSettings().failure_threshold):
+            it.breakers.failure("d0", 0.0)
+        it.servers.said[D] = "Connection refused"
+        it.fleet.restarted("d0")
+        assert Cause.STARTING in it.causes("d0")
+        assert it.breakers.state("d0") is BreakerState.CLOSED
+        for _ in range(5 * QUICK.failure_threshold):
+            await asyncio.sleep(QUICK.startup_check_interval_s)
+        assert Cause.STARTING in it.causes("d0")
+        it.servers.said[D] = DECODE
         await it.until(lambda: it.registry.accepting("d0"))
 
 
