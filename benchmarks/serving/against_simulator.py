@@ -1,12 +1,13 @@
 """A comparison's figures against the simulator's: the same cluster, profile, requests and policy objects.
 
-Run: python -m benchmarks.serving.against_simulator --setting paper --cells DIR --out FILE
+Run: python -m benchmarks.serving.against_simulator --cells DIR --out FILE
 
-DIR is what benchmarks.serving.compare wrote. Ratios are measured over simulated, repeat by repeat; the limits are
-those on the median ratio of P50 and P95 TTFT.
+DIR is what benchmarks.serving.compare wrote, its setting included. Ratios are measured over simulated, repeat by
+repeat; the limits are those on the median ratio of P50 and P95 TTFT.
 """
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.environment import describe_machine
-from benchmarks.serving.record import Row, flat, load_all
+from benchmarks.serving.record import Row, check_load, flat, load_all
 from benchmarks.serving.setting import Setting
 from benchmarks.serving.simulated import simulate
 from vllm_kairos.errors import ConfigError, KairosError
@@ -32,14 +33,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     traces = args.traces or (Path(found) if (found := os.environ.get("KAIROS_TRACES")) else None)
     try:
-        setting = Setting.read(args.setting)
-        pairs = pairs_of(setting, traces, [flat(record) for record in load_all(args.cells / "cells")], args.policies)
+        setting = setting_in(args.cells)
+        pairs = pairs_of(setting, traces, load_all(args.cells / "cells"), args.policies)
     except KairosError as error:
         sys.stderr.write(f"against_simulator: {error}\n")
         return 2
     groups = grouped(pairs)
     document = {
-        "command": f"python -m benchmarks.serving.against_simulator --setting {Path(args.setting).name} --cells DIR --out FILE",
+        "command": "python -m benchmarks.serving.against_simulator --cells DIR --out FILE",
+        "setting": setting.name,
         "environment": describe_machine(),
         "limits": LIMITS,
         "groups": groups,
@@ -54,7 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--setting", default="paper", metavar="NAME|FILE", help="the comparison's (paper)")
     parser.add_argument("--cells", type=Path, required=True, metavar="DIR", help="the comparison's --out")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), metavar="NAME", help="contenders to simulate")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of public traces (KAIROS_TRACES)")
@@ -62,12 +63,27 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def pairs_of(setting: Setting, traces: Path | None, rows: Sequence[Row], policies: Sequence[str]) -> list[dict[str, Any]]:
-    """Every measured cell of these policies beside its twin. Raises ConfigError when there is none."""
-    chosen = [row for row in rows if row["contender"] in policies and row["status"] == "ok"]
+def setting_in(folder: Path) -> Setting:
+    """The setting that a comparison was run with. Raises ConfigError."""
+    path = folder / "comparison.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))["setting"]
+    except (OSError, ValueError, LookupError) as error:
+        raise ConfigError(f"--cells must hold a comparison.json (compare --report-only writes one), got {error}") from None
+    return Setting.of(path, raw)
+
+
+def pairs_of(
+    setting: Setting, traces: Path | None, records: Sequence[dict[str, Any]], policies: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Every measured cell of these policies beside its twin. Raises ConfigError for none, or one that had other requests."""
+    chosen = [record for record in records if record["contender"] in policies and record["status"] == "ok"]
     if not chosen:
         raise ConfigError(f"--cells must hold cells of {', '.join(policies)}, got none")
-    return [pair(row, simulate(setting, traces, row["contender"], row["rate_rps"], row["repeat"])) for row in chosen]
+    for record in chosen:
+        check_load(setting, traces, record)
+    rows = [flat(record) for record in chosen]
+    return [pair(row, simulate(setting, traces, row["contender"], row["rate_rps"], row["repeat"])) for row in rows]
 
 
 def pair(row: Row, twin: Figures) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import uvloop
 
 from benchmarks.serving.cell import Bench, run_cell
 from benchmarks.serving.contenders import CONTENDERS, Contender, Programs, find
-from benchmarks.serving.record import failed_cell, flat, load_all, save
+from benchmarks.serving.record import check_load, failed_cell, flat, load_all, load_one, save
 from benchmarks.serving.report import one_line, write_report
 from benchmarks.serving.setting import Setting, preset_names, workload_of
 from benchmarks.serving.sweep import CellKey, cells, expected_s
@@ -72,13 +72,15 @@ def left_to_run(args: argparse.Namespace, setting: Setting) -> list[CellKey]:
     done = {key.file_name for key in every if (folder / key.file_name).is_file()}
     if done and not args.resume:
         raise ConfigError(f"--out must hold no cells of this sweep without --resume, got {len(done)} in {str(args.out)!r}")
+    for name in sorted(done):
+        check_load(setting, args.traces, load_one(folder / name))
     if done and args.retry_failed:
         done -= {key.file_name for key in every if key.file_name in done and _has_failed(folder / key.file_name)}
     return [key for key in every if key.file_name not in done]
 
 
 def _has_failed(path: Path) -> bool:
-    return '"status": "failed"' in path.read_text(encoding="utf-8")
+    return bool(load_one(path)["status"] == "failed")
 
 
 async def run_all(args: argparse.Namespace, setting: Setting, keys: Sequence[CellKey], programs: Programs) -> None:

@@ -7,7 +7,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from benchmarks.serving.setting import Setting, workload_of
 from benchmarks.serving.sweep import CellKey
+from vllm_kairos.errors import ConfigError
 from vllm_kairos.replay.figures import Objectives, Quantiles, figures_of
 from vllm_kairos.replay.open_loop import INTERRUPTED
 from vllm_kairos.replay.sample import Sample
@@ -94,6 +96,16 @@ def load_summary(workload: Workload) -> dict[str, Any]:
     }
 
 
+def check_load(setting: Setting, traces: Path | None, record: Mapping[str, Any]) -> None:
+    """Raise ConfigError when a cell had other requests than the setting means."""
+    if "load" not in record:
+        return  # the servers failed before there were any
+    expected = load_summary(workload_of(setting, traces, record["rate_rps"], record["repeat"]))["fingerprint"]
+    if record["load"]["fingerprint"] != expected:
+        place = f"{record['contender']} at {record['rate_rps']:g} requests/s, repeat {record['repeat']}"
+        raise ConfigError(f"cells: {place}: its requests must be those of the setting {setting.name}, got others")
+
+
 def flat(record: Mapping[str, Any]) -> Row:
     """The record as a row; figures are missing where the cell failed."""
     row: Row = {name: record[name] for name in ("contender", "rate_rps", "repeat", "status", "reason")}
@@ -120,7 +132,13 @@ def save(record: Mapping[str, Any], path: Path) -> None:
 
 def load_all(folder: Path) -> list[dict[str, Any]]:
     """Every cell's record in the folder, in name order."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    return [load_one(path) for path in sorted(folder.glob("*.json"))]
+
+
+def load_one(path: Path) -> dict[str, Any]:
+    """One cell's record."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def columns(rows: Iterable[Row]) -> list[str]:

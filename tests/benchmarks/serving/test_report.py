@@ -2,14 +2,15 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 
-from benchmarks.serving.against_simulator import grouped, pair, pairs_of, table
+from benchmarks.serving.against_simulator import grouped, pair, pairs_of, setting_in, table
 from benchmarks.serving.compare import left_to_run, main, parse, setting_of
-from benchmarks.serving.record import flat, load_all, save
+from benchmarks.serving.record import flat, load_all, load_summary, save
 from benchmarks.serving.report import one_line, write_report
-from benchmarks.serving.setting import Setting
+from benchmarks.serving.setting import Setting, workload_of
 from benchmarks.serving.simulated import simulate
 from tests.benchmarks.serving.cells import broken, record
 from vllm_kairos.errors import ConfigError
@@ -59,6 +60,17 @@ def test_cells_are_kept_and_left_out_when_resuming(tmp_path):
     assert left_to_run(parse([*flags, "--resume", "--retry-failed"]), setting_of(args)) == [second]
 
 
+def test_cells_of_other_requests_are_not_resumed(tmp_path):
+    (tmp_path / "cells").mkdir()
+    flags = ["--contenders", "never", "--rates", "6", "--repeats", "1", "--out", str(tmp_path), "--resume"]
+    setting = setting_of(parse(flags))
+    cell = record("never", 6.0) | {"load": load_summary(workload_of(setting, None, 6.0, 0))}
+    save(cell, tmp_path / "cells/r0-6-never.json")
+    assert left_to_run(parse(flags), setting) == []
+    with pytest.raises(ConfigError, match="got others"):
+        left_to_run(parse(flags), replace(setting, duration_s=20.0))
+
+
 def test_plan_only_runs_nothing(tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["--contenders", "never", "kairos", "--plan-only", "--out", str(out)]) == 0
@@ -71,16 +83,32 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("compare: contender must be one of")
 
 
+SMALL = {"title": "small", "cluster": {"emulate": "a100-llama3-8b"}, "load": {"workload": "LPLD"}, "rates_rps": [4.0]}
+
+
 def test_a_cell_is_set_beside_its_twin():
-    setting = Setting.of("small.yaml", {
-        "title": "small", "cluster": {"emulate": "a100-llama3-8b"}, "load": {"workload": "LPLD"}, "rates_rps": [4.0],
-        "duration_s": 5.0,
-    })  # fmt: skip
+    setting = Setting.of("small.yaml", SMALL | {"duration_s": 5.0})
     twin = simulate(setting, None, "never", 4.0, 0)
     one = pair(flat(record("never", 4.0, ttft_s=twin.ttft_s.p50)), twin)
     assert one["ratios"]["ttft_p50_s"] == pytest.approx(1.0)
     (group,) = grouped([one, one])
     assert group["within_limits"]["ttft_p50_s"]
     assert "never" in table([group])[1]
+
+
+def test_a_comparison_says_what_it_was_run_with(tmp_path):
+    setting = Setting.of("small.yaml", SMALL | {"duration_s": 5.0})
+    write_report(tmp_path, setting, [record("never", 4.0)], "the command")
+    assert setting_in(tmp_path) == replace(setting, name="small")
+    with pytest.raises(ConfigError, match=r"comparison\.json"):
+        setting_in(tmp_path / "nowhere")
+
+
+def test_twins_get_the_cells_own_requests():
+    setting = Setting.of("small.yaml", SMALL | {"duration_s": 5.0})
+    cell = record("never", 4.0) | {"load": load_summary(workload_of(setting, None, 4.0, 0))}
+    assert len(pairs_of(setting, None, [cell], ["never"])) == 1
+    with pytest.raises(ConfigError, match="got others"):
+        pairs_of(replace(setting, duration_s=6.0), None, [cell], ["never"])
     with pytest.raises(ConfigError, match="got none"):
         pairs_of(setting, None, [], ["never"])
