@@ -9,7 +9,6 @@ Routers take turns within a scenario, and scenarios within a repeat. A cell's fi
 
 import argparse
 import asyncio
-import json
 import os
 import shlex
 import signal
@@ -29,6 +28,7 @@ from benchmarks.serving.failing.recovery import SLOW_FACTOR
 from benchmarks.serving.failing.report import as_markdown, as_text, summed
 from benchmarks.serving.failing.scenarios import SCENARIOS, Scenario
 from benchmarks.serving.failing.steady import OUTPUT_TOKENS, PROMPT_TOKENS
+from benchmarks.serving.record import load_all, save
 from benchmarks.serving.setting import Setting
 from vllm_kairos.cluster.local import LocalCluster
 from vllm_kairos.cluster.model import find_model
@@ -49,6 +49,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=3.0, metavar="RPS", help="requests per second (3)")
     parser.add_argument("--vllm-router", type=Path, metavar="PATH", help="the program of vllm-router 0.1.17")
     parser.add_argument("--out", type=Path, default=Path("failures"), metavar="DIR", help="logs and cells (%(default)s)")
+    parser.add_argument("--resume", action="store_true", help="leave out the cells that DIR has")
     parser.add_argument("--write", type=Path, metavar="FILE", help="where the summary goes (DIR/failures.json)")
     args = parser.parse_args(argv)
     if args.repeats < 1 or not 0 < args.rate < float("inf"):
@@ -65,14 +66,27 @@ def order(repeats: int, scenarios: Sequence[Scenario], contenders: Sequence[Cont
                 yield repeat, scenario, contender
 
 
+def file_of(out: Path, cell: Cell) -> Path:
+    """Where a cell's record goes."""
+    repeat, scenario, contender = cell
+    return out / "cells" / f"r{repeat}-{scenario.name}-{contender.name.replace(':', '-')}.json"
+
+
+def left_to_run(args: argparse.Namespace, cells: Sequence[Cell]) -> list[Cell]:
+    """Those that DIR does not have. Raises ConfigError when it has cells and --resume is not given."""
+    left = [cell for cell in cells if not file_of(args.out, cell).is_file()]
+    if any((args.out / "cells").glob("*.json")) and not args.resume:
+        raise ConfigError(f"--out must hold no cells without --resume, got {str(args.out)!r}")
+    return left
+
+
 def expected_minutes(cells: Sequence[Cell]) -> float:
     """What these cells will take."""
     return sum(scenario.duration_s + _CELL_EXTRA_S for _, scenario, _ in cells) / 60
 
 
-async def run_all(bench: Bench, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+async def run_all(bench: Bench, cells: Sequence[Cell]) -> None:
     """Run the cells on one cluster; one that cannot be run is left out. Raises KairosError when servers do not start."""
-    records: list[dict[str, Any]] = []
     say(f"starting {bench.spec.servers} servers; {len(cells)} cells, about {expected_minutes(cells):.0f} minutes")
     async with LocalCluster(bench.spec) as cluster:
         for at, (repeat, scenario, contender) in enumerate(cells):
@@ -82,12 +96,10 @@ async def run_all(bench: Bench, cells: Sequence[Cell]) -> list[dict[str, Any]]:
             except ClusterError as error:
                 say(f"{scenario.name} {contender.name} r{repeat} is left out: {error}")
                 continue
-            records.append(record)
-            (bench.out / "cells" / f"r{repeat}-{scenario.name}-{contender.name}.json").write_text(to_json(record))
+            save(record, file_of(bench.out, (repeat, scenario, contender)))
             left = expected_minutes(cells[at + 1 :])
             counts = " ".join(f"{verdict}={count}" for verdict, count in record["verdicts"].items() if count)
             say(f"{scenario.name} {contender.name} r{repeat}: {counts}; about {left:.0f} minutes left")
-    return records
 
 
 def say(text: str) -> None:
@@ -96,16 +108,18 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-async def _until_done_or_stopped(bench: Bench, cells: Sequence[Cell]) -> list[dict[str, Any]] | None:
-    """None when stopped: Ctrl-C and SIGTERM end the router and the servers."""
+async def _until_done_or_stopped(bench: Bench, cells: Sequence[Cell]) -> bool:
+    """Say whether all cells were run: Ctrl-C and SIGTERM end the router and the servers and leave the rest."""
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
-        return await run_all(bench, cells)
+        await run_all(bench, cells)
     except asyncio.CancelledError:
-        return None
+        say("stopped; --resume goes on from here")
+        return False
+    return True
 
 
 def document(records: Sequence[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
@@ -154,18 +168,23 @@ def _main(args: argparse.Namespace) -> int:
     spec = Setting.read("paper").cluster_spec(args.out / "logs")
     bench = Bench(spec=spec, programs=programs, model=Model(Path(find_model(spec.model))), rate_rps=args.rate, out=args.out)
     cells = list(order(args.repeats, [SCENARIOS[name] for name in args.scenarios], contenders))
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        records = runner.run(_until_done_or_stopped(bench, cells))
-    if records is None:
-        say("stopped")
-        return 130
+    left, finished = left_to_run(args, cells), True
+    if left:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            finished = runner.run(_until_done_or_stopped(bench, left))
+    _write(args, load_all(args.out / "cells"))
+    return 0 if finished else 130
+
+
+def _write(args: argparse.Namespace, records: Sequence[dict[str, Any]]) -> None:
+    if not records:
+        return
     summary = document(records, args)
     target = args.write or args.out / "failures.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(to_json(summary), encoding="utf-8")
     (args.out / "failures.md").write_text(as_markdown(summary["rows"]) + "\n", encoding="utf-8")
-    sys.stdout.write(as_text(json.loads(to_json(summary["rows"]))) + "\n")
-    return 0
+    sys.stdout.write(as_text(summary["rows"]) + "\n")
 
 
 if __name__ == "__main__":

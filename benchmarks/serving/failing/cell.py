@@ -30,8 +30,9 @@ from vllm_kairos.replay.open_loop import OpenLoop
 from vllm_kairos.replay.prompts import Vocabulary, token_ids
 from vllm_kairos.replay.run import preparer
 from vllm_kairos.replay.sample import Sample
+from vllm_kairos.workload.request import TraceRequest
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 """A request without a whole answer by then counts as lost; a healthy one takes less than 10."""
 _IDLE_LIMIT_S = 60.0
 
@@ -117,7 +118,7 @@ async def _replayed(
         replay = OpenLoop(
             workload.requests,
             ramp_s=0.0,
-            prepare=preparer(endpoint, lambda request: token_ids(request, Vocabulary(), seed)),
+            prepare=preparer(endpoint, lambda request: _prompt(bench.model, request, seed)),
             sender=sender,
             observer=started,
         )
@@ -164,6 +165,9 @@ async def _act(stage: Stage, scenario: Scenario, started: asyncio.Event) -> None
 
 
 def _judged(model: Model, sender: RecordingSender, sample: Sample, seed: int) -> Judged:
-    prompt = token_ids(sample.request, Vocabulary(), seed)
-    expected = model.answer(prompt, sample.request.output_tokens)
+    expected = model.answer(_prompt(model, sample.request, seed), sample.request.output_tokens)
     return Judged(sample=sample, verdict=judge(sample, sender.words(sample.sent_id), expected))
+
+
+def _prompt(model: Model, request: TraceRequest, seed: int) -> list[int]:
+    return model.closed(token_ids(request, Vocabulary(), seed))

@@ -16,6 +16,10 @@ class Model:
         self._words = printable_words(vocabulary.items())
         self._texts = {index: text[1:] for text, index in vocabulary.items()}  # the first character marks a word's start
 
+    def closed(self, prompt: Sequence[int]) -> list[int]:
+        """The prompt with a word as its last token: a random one may end within a character that the answer would finish."""
+        return [*prompt[:-1], self._words[0]]
+
     def answer(self, prompt: Sequence[int], tokens: int) -> list[str]:
         """The first `tokens` words behind a prompt of token ids."""
         state, said = digest(prompt), []

@@ -1,13 +1,17 @@
 """Cells become a row per scenario and router, and rows the same table everywhere."""
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from benchmarks.serving.contenders import CONTENDERS
 from benchmarks.serving.failing.front import failure_counters
 from benchmarks.serving.failing.report import as_markdown, as_text, summed
 from benchmarks.serving.failing.scenarios import SCENARIOS
 from benchmarks.serving.failing.steady import steady
-from benchmarks.serving.failures import document, expected_minutes, order, parse
+from benchmarks.serving.failures import document, expected_minutes, file_of, left_to_run, order, parse
+from vllm_kairos.errors import ConfigError
 
 
 def cell(repeat: int, **changed: Any) -> dict[str, Any]:
@@ -72,6 +76,17 @@ def test_routers_take_turns_and_none_is_always_first() -> None:
     assert [who.name for _, _, who in cells[:3]] == ["kairos", "vllm-router-round-robin", "vllm-router-round-robin"]
     assert {who.name for repeat, scenario, who in cells[::2] if scenario is scenarios[0]} == {one.name for one in contenders}
     assert expected_minutes(cells) > sum(scenario.duration_s for _, scenario, _ in cells) / 60
+
+
+def test_cells_that_are_there_are_not_run_again(tmp_path: Path) -> None:
+    cells = list(order(1, list(SCENARIOS.values()), [CONTENDERS["kairos"]]))
+    (tmp_path / "cells").mkdir()
+    words = ["--out", str(tmp_path)]
+    assert left_to_run(parse(words), cells) == cells
+    file_of(tmp_path, cells[1]).write_text("{}")
+    assert left_to_run(parse([*words, "--resume"]), cells) == [cells[0], *cells[2:]]
+    with pytest.raises(ConfigError, match="--resume"):
+        left_to_run(parse(words), cells)
 
 
 def test_scenarios_leave_time_before_and_after_the_failure() -> None:

@@ -69,4 +69,5 @@ def test_the_model_says_what_an_emulated_engine_says(tmp_path: Path) -> None:
     for computed in range(3, 8):
         tokens += table.say([Turn("r", computed, 1)])["r"]
     names = {index: text[1:] for text, index in vocabulary.items()}
+    assert Model(tmp_path).closed([7, 8, 3]) == [7, 8, 1]
     assert Model(tmp_path).answer(prompt, 6) == [names[token] for token in tokens]
