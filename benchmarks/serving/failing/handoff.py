@@ -1,6 +1,7 @@
 """Prefill and decode legs sent by hand, past any router: they use up what a scenario left of its transfer faults."""
 
 import random
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -19,7 +20,8 @@ async def use_up_faults(session: aiohttp.ClientSession, plan: ClusterPlan, repea
     for _ in range(TRANSFERS):
         for prefill, decode in zip(plan.prefill, plan.decode, strict=True):
             prompt = [draw.randrange(1_000, 30_000) for _ in range(_PROMPT_TOKENS)]
-            await _hand_over(session, plan.served_model_name, prefill, decode, prompt)
+            with suppress(aiohttp.ClientError, TimeoutError):
+                await _hand_over(session, plan.served_model_name, prefill, decode, prompt)
 
 
 async def _hand_over(

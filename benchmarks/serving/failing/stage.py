@@ -71,9 +71,13 @@ class Stage:
     async def fault(self, name: str, **fault: Any) -> None:
         """Have an emulated fault happen on a server. Raises ClusterError when it does not take it."""
         url = f"{self.server(name).url}/kairos/emulation/faults"
-        async with self.session.post(url, json=fault, timeout=_TIMEOUT) as answer:
-            if answer.status != 200:
-                raise ClusterError(f"{name} must take the fault {fault}, got {answer.status}: {await answer.text()}")
+        try:
+            async with self.session.post(url, json=fault, timeout=_TIMEOUT) as answer:
+                said = "" if answer.status == 200 else f"{answer.status}: {await answer.text()}"
+        except (aiohttp.ClientError, TimeoutError) as error:
+            said = f"{type(error).__name__}: {error}"
+        if said:
+            raise ClusterError(f"{name} must take the fault {fault}, got {said}")
 
     def server(self, name: str) -> ProcessPlan:
         """The server of this name."""
