@@ -82,7 +82,7 @@ def left_to_run(args: argparse.Namespace, cells: Sequence[Cell]) -> list[Cell]:
 
 def expected_minutes(cells: Sequence[Cell]) -> float:
     """What these cells will take."""
-    return sum(scenario.duration_s + _CELL_EXTRA_S for _, scenario, _ in cells) / 60
+    return sum(scenario.expected_s + _CELL_EXTRA_S for _, scenario, _ in cells) / 60
 
 
 async def run_all(bench: Bench, cells: Sequence[Cell]) -> None:

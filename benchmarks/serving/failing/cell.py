@@ -16,10 +16,10 @@ from benchmarks.serving.failing.expected import Model
 from benchmarks.serving.failing.front import FrontProcess, answers
 from benchmarks.serving.failing.handoff import use_up_faults
 from benchmarks.serving.failing.record import summary
-from benchmarks.serving.failing.scenarios import Scenario
+from benchmarks.serving.failing.scenarios import AFTER_RETURN_S, Scenario
 from benchmarks.serving.failing.stage import Stage
 from benchmarks.serving.failing.steady import steady
-from benchmarks.serving.failing.transcript import RecordingSender
+from benchmarks.serving.failing.transcript import NOT_SENT, RecordingSender
 from benchmarks.serving.failing.verdict import Judged, judge
 from benchmarks.serving.servers import wait_idle
 from vllm_kairos.cluster.local import LocalCluster
@@ -111,7 +111,6 @@ async def _replayed(
             front=await new_front(),
             new_front=new_front,
             repeat=repeat,
-            duration_s=scenario.duration_s,
         )
         started = _Started(stage)
         workload = steady(rate_rps=bench.rate_rps, duration_s=scenario.duration_s, seed=repeat)
@@ -122,13 +121,16 @@ async def _replayed(
             sender=sender,
             observer=started,
         )
-        acting = asyncio.create_task(_act(stage, scenario, started.event))
+        stop = asyncio.Event()
+        acting = asyncio.create_task(_act(stage, scenario, started.event, sender, stop))
+        acting.add_done_callback(lambda task: stop.set() if task.cancelled() or task.exception() else None)
         try:
-            replayed = await replay.run(asyncio.Event())
+            replayed = await replay.run(stop)
             await acting
         finally:
             acting.cancel()
-        judged = [_judged(bench.model, sender, sample, seed) for sample in replayed.samples]
+        sent = (sample for sample in replayed.samples if sample.error != NOT_SENT)
+        judged = [_judged(bench.model, sender, sample, seed) for sample in sent]
         return summary(judged, scenario, stage.moments) | {"router_counters": await stage.front.counters(session)}
 
 
@@ -157,11 +159,16 @@ async def _front(
         await asyncio.to_thread(front.stop)
 
 
-async def _act(stage: Stage, scenario: Scenario, started: asyncio.Event) -> None:
+async def _act(stage: Stage, scenario: Scenario, started: asyncio.Event, sender: RecordingSender, stop: asyncio.Event) -> None:
+    """Have the failure happen; where a server came back, end the load a while after that."""
     await started.wait()
     await stage.until(scenario.fault_s)
     stage.note("fault")
     await scenario.act(stage, scenario)
+    if scenario.back_s is not None:
+        await stage.until(stage.now_s() + AFTER_RETURN_S)
+        await sender.close()
+        stop.set()
 
 
 def _judged(model: Model, sender: RecordingSender, sample: Sample, seed: int) -> Judged:

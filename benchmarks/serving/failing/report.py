@@ -94,7 +94,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 def _line(row: Mapping[str, Any], scenario: Scenario) -> tuple[str, ...]:
     verdicts = (str(row[verdict.value]) for verdict in Verdict)
-    used = "" if scenario.back_s is None else _seconds(row["used_after_s"], "not in this load")
+    used = "" if scenario.back_s is None else _seconds(row["used_after_s"], "not")
     return (
         scenario.title,
         row["contender"],

@@ -6,12 +6,18 @@ from dataclasses import dataclass
 from benchmarks.serving.failing.stage import Stage
 
 HANG_S = 6.0
+AFTER_RETURN_S = 6.0
+_RETURN_S = 8.0  # a server's start on two idle cores, and its first request
+_MOST_S = 120.0
 TRANSFERS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """`act` runs at `fault_s` of a load that is `duration_s` long; a killed server starts again at `back_s`."""
+    """`act` runs at `fault_s` of a load that is `duration_s` long.
+
+    A killed server starts again at `back_s`. Its load ends AFTER_RETURN_S after it is used again, however long that takes.
+    """
 
     name: str
     title: str
@@ -24,6 +30,11 @@ class Scenario:
     def judged_until_s(self) -> float:
         """Recovery is of the requests due before this: the router must do without the server that is gone."""
         return self.duration_s if self.back_s is None else self.back_s
+
+    @property
+    def expected_s(self) -> float:
+        """How long the load will take."""
+        return self.duration_s if self.back_s is None else self.back_s + _RETURN_S + AFTER_RETURN_S
 
 
 def _kill(role: str) -> Callable[[Stage, Scenario], Awaitable[None]]:
@@ -64,7 +75,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             act=_kill("p"),
             fault_s=6,
             back_s=14,
-            duration_s=34,
+            duration_s=_MOST_S,
         ),
         Scenario(
             name="kill-decode",
@@ -72,7 +83,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             act=_kill("d"),
             fault_s=6,
             back_s=14,
-            duration_s=34,
+            duration_s=_MOST_S,
         ),
         Scenario(
             name="hang-decode", title=f"a decode server hangs for {HANG_S:g} s", act=_hang_decode, fault_s=6, duration_s=20

@@ -17,6 +17,8 @@ from vllm_kairos.errors import ClusterError
 
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
 _POLL_S = 0.25
+USED_WITHIN_S = 15.0
+"""A server that has served for so long without a request counts as not used again."""
 _GENERATED = "vllm:generation_tokens_total"
 
 NewFront = Callable[[], Awaitable[FrontProcess]]
@@ -32,7 +34,6 @@ class Stage:
     front: FrontProcess
     new_front: NewFront
     repeat: int
-    duration_s: float
     started_s: float = 0.0
     moments: dict[str, float] = field(default_factory=dict)
 
@@ -62,7 +63,7 @@ class Stage:
         self.note("start")
         await self.cluster.restart(name)
         self.note("healthy")
-        while self.now_s() < self.duration_s:
+        while self.now_s() < self.moments["healthy"] + USED_WITHIN_S:
             if await self._generated(self.server(name)):
                 self.note("used")
                 return

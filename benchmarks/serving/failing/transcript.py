@@ -1,12 +1,15 @@
 """A sender that keeps what was said, and that can be pointed at another router in the midst of a replay."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 import msgspec
 
-from vllm_kairos.replay.exchange import Clock, Exchange, Sender
+from vllm_kairos.replay.exchange import Clock, Exchange, Sender, SendError
 from vllm_kairos.replay.sse import EventParser
 from vllm_kairos.replay.stream import AnswerStream
+
+NOT_SENT = "not_sent"
 
 
 @dataclass(slots=True)
@@ -52,12 +55,30 @@ class RecordingSender:
 
     def __init__(self) -> None:
         self._transcripts: dict[str, Transcript] = {}
+        self._under_way = 0
+        self._closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def send(self, exchange: Exchange, clock: Clock) -> None:
         """Stream the answer into `exchange`. Raises SendError or StreamError."""
+        if self._closed:
+            raise SendError(NOT_SENT, "the load had ended")
         exchange.stream = transcript = Transcript()
         self._transcripts[exchange.prepared.sent_id] = transcript
-        await self.target.send(exchange, clock)
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            await self.target.send(exchange, clock)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    async def close(self) -> None:
+        """Send nothing more, and wait for what is under way."""
+        self._closed = True
+        await self._idle.wait()
 
     def words(self, sent_id: str) -> list[str]:
         """What the client was told for this request; nothing where it was never sent."""

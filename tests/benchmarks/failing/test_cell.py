@@ -71,7 +71,9 @@ def bench(tmp_path, monkeypatch):
 
 
 def short(scenario: Scenario) -> Scenario:
-    return replace(scenario, fault_s=0.3, back_s=None if scenario.back_s is None else 0.6, duration_s=1.0)
+    if scenario.back_s is None:
+        return replace(scenario, fault_s=0.3, duration_s=1.0)
+    return replace(scenario, fault_s=0.3, back_s=0.6, duration_s=60.0)
 
 
 async def test_every_answer_of_a_cell_is_checked(bench):
@@ -95,6 +97,7 @@ async def test_requests_go_to_the_new_router_and_those_under_way_stay_with_the_o
 
 async def test_a_killed_server_is_started_again_and_seen_to_be_used(bench, monkeypatch):
     killed: list[str] = []
+    monkeypatch.setattr("benchmarks.serving.failing.cell.AFTER_RETURN_S", 0.5)
     monkeypatch.setattr(Stage, "kill", lambda stage, name: killed.append(name))
     faults: list[object] = []
     async with cluster(faults) as servers:
@@ -102,6 +105,8 @@ async def test_a_killed_server_is_started_again_and_seen_to_be_used(bench, monke
     assert (killed, faults) == (["d0"], ["restart d0"])
     moments = record["moments_s"]
     assert moments["fault"] < moments["start"] <= moments["healthy"] <= moments["used"]
+    assert record["verdicts"]["right"] == record["requests"] == len(record["each"])
+    assert moments["used"] < record["each"][-1][0] < 60.0
 
 
 async def test_a_fault_that_is_refused_ends_the_cell(bench):
