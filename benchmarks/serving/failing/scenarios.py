@@ -62,6 +62,7 @@ def _spoil(role: str, kind: str) -> Callable[[Stage, Scenario], Awaitable[None]]
 async def _new_router(stage: Stage, scenario: Scenario) -> None:
     """SIGTERM first and only then another one, so that requests arrive while none is ready."""
     stage.front.ask_to_end()
+    stage.note("start")
     stage.front = await stage.new_front()
     stage.note("healthy")
 
