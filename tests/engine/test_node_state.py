@@ -193,6 +193,22 @@ def test_reports_at_once_when_a_deflected_prefill_ends(reported: tuple[Any, Reco
     assert recorder.sent[-1].deflected_tokens_left == []
 
 
+def test_polling_for_pulls_is_no_news(reported: tuple[Any, Recorder, Clock], monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM steps on and on while blocks wait to be pulled: told are the last step with work, and the last pull."""
+    scheduler, recorder, _ = reported
+    unfinished, waiting = [True], [True]
+    monkeypatch.setattr(scheduler, "has_unfinished_requests", lambda: unfinished[0])
+    monkeypatch.setattr(scheduler, "has_requests", lambda: waiting[0])
+    step(scheduler)
+    told = []
+    for state in ([True, True], [False, True], [False, True], [False, True], [False, False], [False, False]):
+        unfinished[0], waiting[0] = state
+        before = len(recorder.sent)
+        step(scheduler)
+        told.append(len(recorder.sent) - before)
+    assert told == [0, 1, 0, 0, 1, 0]
+
+
 def test_reports_at_once_when_the_engine_falls_idle(reported: tuple[Any, Recorder, Clock]) -> None:
     from vllm.v1.request import RequestStatus
 

@@ -20,7 +20,9 @@ class StateReporter:
     """Called at the ends of schedule() and update_from_output(), in the scheduler's thread.
 
     A snapshot is taken when a heartbeat is due, at once when a deflected prefill ends, and when the
-    engine falls idle; while it stays idle the publisher repeats the last one.
+    engine falls idle: when no request is left to run, and when none is left to be pulled from either.
+    In between vLLM polls for the end of pulls, up to a thousand times a second, which is no news.
+    While the engine stays idle the publisher repeats the last one.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class StateReporter:
         self._in_flight: deque[tuple[Any, tuple[int, int, int, int], float]] = deque()
         self._next_sample_s = self._next_beat_s = self._last_finish_s = 0.0
         self._report_now = False
+        self._left = (False, False)
         self._report()
 
     @classmethod
@@ -61,8 +64,7 @@ class StateReporter:
         now_s = self._clock()
         self._measure(output, now_s)
         self._last_finish_s = now_s
-        idle = not self._scheduler.has_unfinished_requests()
-        if self._report_now or idle or now_s >= self._next_beat_s:
+        if self._fell_idle() or self._report_now or now_s >= self._next_beat_s:
             self._report()
 
     def requests_finished(self) -> None:
@@ -73,6 +75,11 @@ class StateReporter:
     def close(self) -> None:
         """Stop publishing."""
         self._publisher.close()
+
+    def _fell_idle(self) -> bool:
+        """Whether nothing is left to run, or to be pulled, where something was at the last call."""
+        before, self._left = self._left, (self._scheduler.has_unfinished_requests(), self._scheduler.has_requests())
+        return self._left != before and not self._left[0]
 
     def _measure(self, output: Any, now_s: float) -> None:
         """Take the sample of `output`; steps in flight with it are timed from the end of the one before."""
