@@ -9,6 +9,7 @@ between the ends of two successive steps with the profile's prediction of the se
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import tempfile
@@ -22,6 +23,7 @@ import aiohttp
 
 from benchmarks.environment import describe_machine
 from vllm_kairos.cluster import ClusterSpec, LocalCluster
+from vllm_kairos.cluster.plan import FORK_SERVER
 from vllm_kairos.emulation.settings import EmulationSettings
 
 MEDIAN_LIMIT, P95_LIMIT = 0.03, 0.10
@@ -38,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--duration-s", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sync", action="store_true", help="without async scheduling")
+    parser.add_argument("--ordinary", action="store_true", help="let engine cores wait for a CPU like other processes")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="kairos-fidelity-") as folder:
@@ -50,24 +53,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    load_before = os.getloadavg()
     spec = ClusterSpec(
         prefill=0,
         decode=options.nodes,
         router=False,
         emulate=options.profile,
-        emulation={"record": str(folder / "steps")},
+        emulation={"record": str(folder / "steps"), "realtime": not options.ordinary},
         vllm_args=("--no-async-scheduling",) if options.sync else (),
         log_dir=str(folder),
     )
     started_s = time.monotonic()
     async with LocalCluster(spec) as cluster:
         healthy_s = time.monotonic() - started_s
+        start_cpu_s = sum(
+            _group_cpu_s(cluster.pid(name)) for name in (FORK_SERVER, *(server.name for server in cluster.plan.servers))
+        )
         idle_cpu = await _idle_cpu([cluster.pid(server.name) for server in cluster.plan.servers])
         begun_s = time.perf_counter()
         urls = [server.url for server in cluster.plan.servers]
         gaps_s = await _drive(urls, cluster.plan.served_model_name, options)
         steps = {server.name: _steps(folder / f"steps.{server.name}", begun_s) for server in cluster.plan.servers}
-    return _report(options, steps, gaps_s) | {"healthy_after_s": round(healthy_s, 1), "idle_cpu_share_per_node": idle_cpu}
+    return _report(options, steps, gaps_s) | {
+        "healthy_after_s": round(healthy_s, 1),
+        "start_up_cpu_s": round(start_cpu_s, 1),
+        "idle_cpu_s_per_minute": round(60.0 * idle_cpu * options.nodes, 2),
+        "load_average": {"before": load_before, "after": os.getloadavg()},
+    }
 
 
 async def _drive(urls: Sequence[str], model: str, options: argparse.Namespace) -> list[float]:
@@ -122,11 +134,13 @@ def _report(options: argparse.Namespace, steps: dict[str, list[dict[str, Any]]],
         "environment": describe_machine(),
         "profile": options.profile,
         "async_scheduling": not options.sync,
+        "realtime": not options.ordinary,
         "host_slack_s": EmulationSettings(profile="").host_slack_s,
         "steps": len(every),
         "steps_per_s_per_node": {name: round(_rate(each), 2) for name, each in steps.items()},
         "with_prefill": sum(step["prefill_tokens"] > 0 for step in every) / len(every),
         "period_error": {"median": median, "p95": p95, "p99": _quantile(errors, 0.99), "limits": [MEDIAN_LIMIT, P95_LIMIT]},
+        "woke_late_s": _quantiles([step["woke_s"] - step["end_s"] for step in every]),
         "period_s": _quantiles([step["period_s"] for step in every]),
         "predicted_s": _quantiles([step["predicted_s"] for step in every]),
         "client_gap_s": _quantiles(gaps_s),
@@ -136,7 +150,7 @@ def _report(options: argparse.Namespace, steps: dict[str, list[dict[str, Any]]],
 
 async def _idle_cpu(pids: Sequence[int]) -> float:
     """CPU seconds a second that an idle node takes, all its processes together."""
-    pause_s = 5.0
+    pause_s = 15.0
     before = sum(map(_group_cpu_s, pids))
     await asyncio.sleep(pause_s)
     return (sum(map(_group_cpu_s, pids)) - before) / pause_s / len(pids)
