@@ -75,6 +75,22 @@ def _load(kv_tokens: int, count: int, found: list[tuple[Any, int, int]]) -> Step
     return StepLoad(count - len(found), kv_tokens, chunks, deflected_tokens, frozenset(unfinished))
 
 
+def goes_on(scheduler: Any, output: Any) -> bool:
+    """Whether a step runs all running requests, and none that was not running before.
+
+    Two such steps in a row with as many requests are of the same ones. Seam: who begins to run is in
+    `scheduled_new_reqs` or `resumed_req_ids` (0.30-0.32).
+    """
+    if output.scheduled_new_reqs or output.scheduled_cached_reqs.resumed_req_ids:
+        return False
+    return runs_all(scheduler, output)
+
+
+def runs_all(scheduler: Any, output: Any) -> bool:
+    """Whether a step, read right after schedule(), has tokens for all running requests."""
+    return len(output.num_scheduled_tokens) == len(scheduler.running)
+
+
 def output_count(results: Mapping[int, Any]) -> int:
     """How many requests update_from_output() answered."""
     return sum(len(each.outputs) for each in results.values())

@@ -39,6 +39,7 @@ class _Scheduled(NamedTuple):
     load: StepLoad
     handed_over_s: float
     follows: bool
+    same: bool  # requests and unfinished prompts as in the step before
 
 
 class StepRecorder:
@@ -62,6 +63,8 @@ class StepRecorder:
         self._in_flight: deque[_Scheduled] = deque()
         self._number = 0  # of the last step scheduled
         self._last_ids: Any = frozenset()
+        self._last_ran_all = False
+        self._last_recorded = 0
         self._unfinished: frozenset[str] = frozenset()
         self._ended: dict[str, int] = {}  # ended request -> last step that may hold it
         self._started_s = self._last_end_s = clock()
@@ -91,10 +94,13 @@ class StepRecorder:
         load = compat_steps.read_load(self._scheduler, output, self._unfinished)
         ids = output.num_scheduled_tokens.keys()
         follows = not ids.isdisjoint(self._last_ids)
+        same = self._last_ran_all and len(ids) == len(self._last_ids) and load.unfinished == self._unfinished
+        same = same and compat_steps.goes_on(self._scheduler, output)
+        self._last_ran_all = compat_steps.runs_all(self._scheduler, output)
         self._unfinished, self._last_ids = load.unfinished, ids
         if len(self._in_flight) == _MOST_IN_FLIGHT:
             self._in_flight.popleft()  # its output never came
-        self._in_flight.append(_Scheduled(output, self._number, load, self._clock(), follows))
+        self._in_flight.append(_Scheduled(output, self._number, load, self._clock(), follows, same))
 
     def step_finished(self, output: Any, results: Any) -> None:
         """A step's output was taken in, and `results` leave for the clients."""
@@ -133,7 +139,7 @@ class StepRecorder:
         content = carried(load.deflected_tokens, prefill_tokens - load.deflected_tokens)
         cause = step_cause(content, took_s, predicted_s, self._stall_factor)
         now = Mark(now_s, self._by_cause.advance(span, cause))
-        gaps = self.gaps.served(self._with_tokens(step, results), step.number, now)
+        gaps = self._gaps(step, results, now)
         self.totals.add_step(regime_of(load.running_decodes, prefill_tokens), took_s, predicted_s)
         self.totals.add_gaps(gaps, self._tbt_slo_s)
         self._sink.put(_line(step, span, predicted_s, cause.label, gaps, now_s - self._started_s))
@@ -142,6 +148,15 @@ class StepRecorder:
         if self._model is None:
             return None
         return self._model.packed_step_s(load.running_decodes, load.kv_tokens, load.chunks)
+
+    def _gaps(self, step: _Scheduled, results: Any, now: Mark) -> list[Gap]:
+        """The gaps that a step ends; most often it has served the same requests as the one before."""
+        served = len(step.output.num_scheduled_tokens) - len(step.load.unfinished)
+        same = step.same and not self._ended and self._last_recorded == step.number - 1
+        self._last_recorded = step.number
+        if same and self.gaps.members == served == compat_steps.output_count(results):
+            return self.gaps.all_served(step.number, now)
+        return self.gaps.served(self._with_tokens(step, results), step.number, now)
 
     def _with_tokens(self, step: _Scheduled, results: Any) -> set[str]:
         """Who got a token: as a rule all in the step but unfinished prompts and those that have ended since."""

@@ -23,7 +23,7 @@ class Gap(NamedTuple):
 
 
 class GapTracker:
-    """Requests that got a token in the last step share one mark, so a step in which all go on costs a set comparison.
+    """Requests that got a token in the last step share one mark, so a step in which all go on touches none of them.
 
     A request's first token here ends no gap. Tokens that come out together (accepted drafts) end one gap.
     Steps are numbered in the order in which they were scheduled.
@@ -40,6 +40,11 @@ class GapTracker:
         """Requests about which anything is remembered."""
         return len(self._members | self._paused.keys() | self._preempted.keys())
 
+    @property
+    def members(self) -> int:
+        """Requests that got a token in the last step and have not ended or been preempted since."""
+        return len(self._members)
+
     def preempt(self, request_id: str, step: int) -> None:
         """`request_id` lost its place when `step` was scheduled; a token of an older step may still come out for it."""
         self._preempted[request_id] = step
@@ -51,6 +56,13 @@ class GapTracker:
             self._members.discard(request_id)
             self._paused.pop(request_id, None)
             self._preempted.pop(request_id, None)
+
+    def all_served(self, step: int, now: Mark) -> list[Gap]:
+        """The same as `served` with all `members`, and nobody else."""
+        if self._preempted or not self._members:
+            return self.served(set(self._members), step, now)
+        mark, self._mark = self._mark, now
+        return [Gap(gap_cause(mark.clock, now.clock), len(self._members), now.at_s - mark.at_s)]
 
     def served(self, request_ids: set[str], step: int, now: Mark) -> list[Gap]:
         """Each of `request_ids` got tokens of `step` at `now`; returns the gaps that end. Takes the set over."""
