@@ -1,16 +1,15 @@
 """What the router counts, in Prometheus form: one method per event, our own prefix always."""
 
 from collections.abc import Callable, Iterable
-from functools import cache
-from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from kairos_router.breaker import BreakerState
 from kairos_router.compat_metrics import CompatMetrics
 from kairos_router.failures import Leg
 from kairos_router.registry import Worker
+from kairos_router.tallies import CounterTally, GaugeTally, HistogramTally
 from vllm_kairos.core.decision import Assign, Decision
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.shapes import Route
@@ -66,8 +65,8 @@ class RouterMetrics:
     def request_finished(self, endpoint: str, status: int, route: Route | None, seconds: float) -> None:
         """A client's request ended with `status`; `route` None: none was chosen."""
         self._active.dec()
-        self._requests(endpoint, str(status)).inc()
-        self._request_seconds(route or "none").observe(seconds)
+        self._requests.labels(endpoint, str(status)).inc()
+        self._request_seconds.labels(route or "none").observe(seconds)
         if self._compat:
             self._compat.request_finished(endpoint, seconds)
 
@@ -79,7 +78,7 @@ class RouterMetrics:
         """A policy answered."""
         model = self._model(model)
         if isinstance(decision, Assign):
-            self._decisions(decision.route, str(decision.reason), model).inc()
+            self._decisions.labels(decision.route, str(decision.reason), model).inc()
             if self._compat:
                 self._compat.decision(decision)
         else:
@@ -87,18 +86,18 @@ class RouterMetrics:
 
     def ttft(self, predicted_s: float | None, actual_s: float, route: Route) -> None:
         """The first token arrived `actual_s` after the request; `predicted_s` is what the decision expected."""
-        self._ttft(route).observe(actual_s)
+        self._ttft.labels(route).observe(actual_s)
         if predicted_s is not None:
-            self._ttft_predicted(route).observe(predicted_s)
-            self._ttft_error(route).observe(actual_s - predicted_s)
+            self._ttft_predicted.labels(route).observe(predicted_s)
+            self._ttft_error.labels(route).observe(actual_s - predicted_s)
 
     def tokens_gap(self, seconds: float, route: Route) -> None:
         """One gap between two events of a stream that bring text; an event may carry several tokens."""
-        self._tbt(route).observe(seconds)
+        self._tbt.labels(route).observe(seconds)
 
     def step_error(self, predicted_s: float, measured_s: float, node_id: str) -> None:
         """A node measured a step; `predicted_s` is what the profile says of its shape."""
-        self._step_error(node_id).observe(measured_s - predicted_s)
+        self._step_error.labels(node_id).observe(measured_s - predicted_s)
 
     def transfers_skipped(self, node_id: str, transfers: int, kv_bytes: int) -> None:
         """A node reports KV transfers that deflection made needless, since its last report."""
@@ -123,15 +122,15 @@ class RouterMetrics:
 
     def leg_started(self, leg: Leg, worker: Worker) -> None:
         """A call to a server begins."""
-        self._legs_active(leg, worker.name).inc()
+        self._legs_active.labels(leg, worker.name).inc()
         if self._compat:
             self._compat.leg_started(leg, worker)
 
     def leg_finished(self, leg: Leg, worker: Worker, seconds: float, outcome: str) -> None:
         """A call to a server ended; `outcome` is "ok", "cancelled" or one of our failure words."""
-        self._legs_active(leg, worker.name).dec()
-        self._leg_seconds(leg, worker.name).observe(seconds)
-        self._leg_outcomes(leg, worker.name, outcome).inc()
+        self._legs_active.labels(leg, worker.name).dec()
+        self._leg_seconds.labels(leg, worker.name).observe(seconds)
+        self._leg_outcomes.labels(leg, worker.name, outcome).inc()
         if self._compat:
             self._compat.leg_finished(leg, worker, failed=outcome not in ("ok", "cancelled"))
 
@@ -212,24 +211,26 @@ class RouterMetrics:
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"kairos_router_{name}", text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(f"kairos_router_{name}", text, labels, registry=self.registry, buckets=buckets)
+    def _counted(self, name: str, text: str, *labels: str) -> CounterTally:
+        return CounterTally(f"kairos_router_{name}", text, labels, self.registry)
+
+    def _level(self, name: str, text: str, *labels: str) -> GaugeTally:
+        return GaugeTally(f"kairos_router_{name}", text, labels, self.registry)
+
+    def _spread(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> HistogramTally:
+        return HistogramTally(f"kairos_router_{name}", text, labels, self.registry, buckets)
 
     def _make_request_series(self) -> None:
-        self._requests = _children(self._counter("requests_total", "Requests answered", "endpoint", "status"))
-        self._active = self._gauge("requests_active", "Requests being served")
+        self._requests = self._counted("requests_total", "Requests answered", "endpoint", "status")
+        self._active = self._level("requests_active", "Requests being served").labels()
         self._queue = self._gauge("queue_requests", "Requests waiting for admission")
-        self._request_seconds = _children(
-            self._histogram("request_duration_seconds", "Requests, end to end", _LEG_BUCKETS_S, "route")
-        )
-        self._decisions = _children(
-            self._counter(
-                "decisions_total",
-                "Where prompts were computed: decode-only is deflected, prefill-decode is kept",
-                "decision_type",
-                "reason",
-                "model_name",
-            )
+        self._request_seconds = self._spread("request_duration_seconds", "Requests, end to end", _LEG_BUCKETS_S, "route")
+        self._decisions = self._counted(
+            "decisions_total",
+            "Where prompts were computed: decode-only is deflected, prefill-decode is kept",
+            "decision_type",
+            "reason",
+            "model_name",
         )
         self._rejections = self._counter("rejections_total", "Requests that no node took", "reason", "model_name")
         self._errors = self._counter("errors_total", "Requests that failed", "kind")
@@ -239,24 +240,18 @@ class RouterMetrics:
         self._malformed_schedules = self._counter("malformed_schedules_total", "Chunk schedules a node ignored", "node")
 
     def _make_prediction_series(self) -> None:
-        self._ttft = _children(self._histogram("ttft_seconds", "Time to first token", _TTFT_BUCKETS_S, "route"))
-        self._ttft_predicted = _children(self._histogram("ttft_predicted_seconds", "Predicted TTFT", _TTFT_BUCKETS_S, "route"))
-        self._ttft_error = _children(
-            self._histogram("ttft_error_seconds", "Actual minus predicted TTFT", _ERROR_BUCKETS_S, "route")
-        )
-        self._tbt = _children(
-            self._histogram("tbt_seconds", "Gap between events of streams that bring text", _TTFT_BUCKETS_S, "route")
-        )
-        self._step_error = _children(
-            self._histogram("step_error_seconds", "Measured minus predicted step of an engine", _STEP_ERROR_BUCKETS_S, "node")
+        self._ttft = self._spread("ttft_seconds", "Time to first token", _TTFT_BUCKETS_S, "route")
+        self._ttft_predicted = self._spread("ttft_predicted_seconds", "Predicted TTFT", _TTFT_BUCKETS_S, "route")
+        self._ttft_error = self._spread("ttft_error_seconds", "Actual minus predicted TTFT", _ERROR_BUCKETS_S, "route")
+        self._tbt = self._spread("tbt_seconds", "Gap between events of streams that bring text", _TTFT_BUCKETS_S, "route")
+        self._step_error = self._spread(
+            "step_error_seconds", "Measured minus predicted step of an engine", _STEP_ERROR_BUCKETS_S, "node"
         )
 
     def _make_worker_series(self) -> None:
-        self._legs_active = _children(self._gauge("legs_active", "Calls to servers under way", "leg", "worker"))
-        self._leg_seconds = _children(
-            self._histogram("leg_duration_seconds", "Calls to servers", _LEG_BUCKETS_S, "leg", "worker")
-        )
-        self._leg_outcomes = _children(self._counter("legs_total", "Calls to servers ended", "leg", "worker", "outcome"))
+        self._legs_active = self._level("legs_active", "Calls to servers under way", "leg", "worker")
+        self._leg_seconds = self._spread("leg_duration_seconds", "Calls to servers", _LEG_BUCKETS_S, "leg", "worker")
+        self._leg_outcomes = self._counted("legs_total", "Calls to servers ended", "leg", "worker", "outcome")
         self._stream_errors = self._counter("stream_errors_total", "Streams broken after the first byte", "worker")
         self._retries = self._counter("retries_total", "Legs sent again", "leg")
         self._retries_exhausted = self._counter("retries_exhausted_total", "Legs that failed for the last time", "leg")
@@ -269,14 +264,6 @@ class RouterMetrics:
 
     def _make_node_series(self) -> None:
         self._node_gauges = {name: self._gauge(f"node_{name}", text, "node", "role") for name, text in _NODE_TEXTS.items()}
-
-
-_Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
-
-
-def _children(metric: _Metric) -> Callable[..., _Metric]:
-    """`metric.labels`, each child looked up once: the library takes a lock and copies the labels at every call."""
-    return cache(metric.labels)
 
 
 _NODE_TEXTS = {
