@@ -51,9 +51,12 @@ class Spread:
 
     def buckets(self) -> list[tuple[str, float]]:
         """Upper bounds with the numbers of values up to them."""
-        return [
-            (floatToGoString(bound), count) for bound, count in zip((*self.bounds, inf), accumulate(self.counts), strict=True)
-        ]
+        return list(zip(map(_shown, (*self.bounds, inf)), accumulate(self.counts), strict=True))
+
+
+def _shown(bound: float) -> str:
+    said: str = floatToGoString(bound)  # type: ignore[no-untyped-call]
+    return said
 
 
 _Child = TypeVar("_Child", Number, Spread)
