@@ -16,7 +16,12 @@ from vllm_kairos.simulate.figures import Figures, figures_of
 from vllm_kairos.workload.request import Workload
 
 _HEARD_S = 1.0
-_DECISION_FLAGS = {"--deflect-alpha": "alpha", "--deflect-beta": "beta", "--deflect-slot-share": "deflection_slot_share"}
+_DECISION_FLAGS = {
+    "--deflect-alpha": "alpha",
+    "--deflect-beta": "beta",
+    "--deflect-per-node": "deflections_per_node",
+    "--deflect-slot-share": "deflection_slot_share",
+}
 _NETWORK = {"bandwidth_bytes_per_s": ("nic_gb_per_s", 1e-9), "latency_s": ("latency_s", 1.0)}
 _STEPS = {"bias": "step_factor", "noise": "step_noise"}
 

@@ -141,6 +141,7 @@ ABLATIONS: Mapping[str, Arm] = {
     "heartbeat-0.5s": Arm(spec="kairos", router=replace(_ROUTER, heartbeat_period_s=0.5)),
     "loss-10%": Arm(spec="kairos", router=replace(_ROUTER, heartbeat_loss=0.1)),
     "late-if-sooner": Arm(spec="kairos", make=_variant(LateIfSooner)),
+    "four-per-node": Arm(spec="kairos", settings=replace(_PLAIN, deflections_per_node=4)),
     "many-per-node": Arm(spec="kairos", make=_variant(ManyPerNode)),
     "finer-chunks": Arm(spec="kairos", settings=replace(_PLAIN, chunk_candidates_tokens=_FINER)),
     "slot-share-1.0": Arm(spec="kairos", settings=replace(_PLAIN, deflection_slot_share=1.0)),

@@ -78,6 +78,7 @@ class DeflectSettings:
     beta: float = 0.9
     chunk_candidates_tokens: tuple[int, ...] = (2048, 1024, 512, 256, 128, 64)
     slot_share: float = 0.9
+    per_node: int = 1
     static_chunk_tokens: int = 128
     unplanned_chunk_tokens: int = 512
     ttft_slo_s: float = 4.0
@@ -291,6 +292,7 @@ def _deflect(values: Mapping[str, Any]) -> DeflectSettings:
         beta=values["deflect_beta"],
         chunk_candidates_tokens=tuple(sorted(set(candidates), reverse=True)),
         slot_share=values["deflect_slot_share"],
+        per_node=values["deflect_per_node"],
         static_chunk_tokens=values["deflect_static_chunk"],
         unplanned_chunk_tokens=values["deflect_unplanned_chunk"],
         ttft_slo_s=values["ttft_slo_ms"] / 1e3,

@@ -135,6 +135,8 @@ FLAGS: tuple[Flag, ...] = (
          default=(2048, 1024, 512, 256, 128, 64), help="batch sizes a deflected prompt may run in"),
     Flag(name="--deflect-slot-share", group="deflection", parse=values.number(0, 1, above=True), default=0.9, metavar="RATIO",
          help="share of the requests it may run from which on a decode node takes no deflected prompt"),
+    Flag(name="--deflect-per-node", group="deflection", parse=_positive, default=1, metavar="PROMPTS",
+         help="deflected prompts that a decode node may have at a time, one behind the other"),
     Flag(name="--deflect-static-chunk", group="deflection", parse=_positive, default=128, metavar="TOKENS",
          help="chunk of the policies that make no prediction"),
     Flag(name="--deflect-unplanned-chunk", group="deflection", parse=_positive, default=512, metavar="TOKENS",

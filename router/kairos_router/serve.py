@@ -114,6 +114,7 @@ def build_policy(config: RouterConfig, profiles: Profiles) -> Policy:
         beta=deflect.beta,
         chunk_candidates_tokens=deflect.chunk_candidates_tokens,
         deflection_slot_share=deflect.slot_share,
+        deflections_per_node=deflect.per_node,
         static_chunk_tokens=deflect.static_chunk_tokens,
         unplanned_chunk_tokens=deflect.unplanned_chunk_tokens,
         default_bandwidth_bytes_per_s=deflect.default_bandwidth_bytes_per_s,

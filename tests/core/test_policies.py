@@ -115,6 +115,33 @@ def test_a_decode_node_that_may_not_take_it_still_receives_the_kept_request(deco
     assert decision.local_ttft_s is None
 
 
+def test_a_node_takes_as_many_deflected_prompts_as_it_is_set_to_one_behind_the_other():
+    busy = replace(
+        D0, deflected_prefills=1, queued_prompt_tokens=(3000,), queued_prefill_tokens=3000, deflected_tokens_left=3000
+    )
+    burst, two = replace(P0, **BURST), policy(deflections_per_node=2)
+    alone, behind = (decide([burst, node], policy_=two) for node in (D0, busy))
+    assert (behind.route, behind.reason, behind.decode_node) == (Route.LOCAL, Reason.SOONER, "d0")
+    assert behind.local_ttft_s > alone.local_ttft_s
+    assert decide([burst, replace(busy, deflected_prefills=2)], policy_=two).reason is Reason.DEFLECTION_BUSY
+    assert decide([burst, busy, D1], policy_=two).decode_node == "d1"  # free, and so sooner
+
+
+def test_deflected_prompts_count_as_the_decodes_that_they_will_be():
+    almost = replace(
+        D0,
+        running_decodes=229,
+        deflected_prefills=1,
+        queued_prompt_tokens=(64,),
+        queued_prefill_tokens=64,
+        deflected_tokens_left=64,
+    )  # of 256, 230 and no more may be taken
+    burst, four = replace(P0, **BURST), policy(deflections_per_node=4)
+    asked = request(64, tbt_slo_s=10.0)
+    assert decide([burst, almost], asked, policy_=four).route is Route.LOCAL
+    assert decide([burst, replace(almost, running_decodes=230)], asked, policy_=four).reason is Reason.SLOTS_FULL
+
+
 def test_the_reason_is_how_far_the_best_node_got():
     stale, busy, full = replace(D0, stale=True), replace(D1, deflected_prefills=1), replace(D0, node_id="d2", free_kv_blocks=0)
     assert decide([P0, stale, busy]).reason is Reason.DEFLECTION_BUSY

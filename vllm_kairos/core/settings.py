@@ -29,6 +29,9 @@ class DecisionSettings:
     deflection_slot_share: float = 0.9
     """Deflect to a node while it runs less than this share of the requests it may: where slots are short, the decodes
     are the bottleneck, and a prompt beside them keeps those slots taken for longer."""
+    deflections_per_node: int = 1
+    """Deflected prefills that a decode node may have at a time (design: one, since state may be old). More of them wait
+    for each other on the node, each planned behind those before it, and burst loads gain much."""
     static_chunk_tokens: int = 128
     """chi of the policies that plan without a latency model (paper section 3: 128)."""
     unplanned_chunk_tokens: int = 512
@@ -47,7 +50,13 @@ class DecisionSettings:
         _require("alpha", self.alpha, self.alpha >= 1, ">= 1")
         for name in ("beta", "deflection_slot_share"):
             _require(name, getattr(self, name), 0 < getattr(self, name) <= 1, "in (0, 1]")
-        for name in ("static_chunk_tokens", "unplanned_chunk_tokens", "default_bandwidth_bytes_per_s", "retry_after_s"):
+        for name in (
+            "deflections_per_node",
+            "static_chunk_tokens",
+            "unplanned_chunk_tokens",
+            "default_bandwidth_bytes_per_s",
+            "retry_after_s",
+        ):
             _require(name, getattr(self, name), getattr(self, name) > 0, "> 0")
         for name in ("output_reserve_tokens", "kv_bytes_per_token"):
             _require(name, getattr(self, name), getattr(self, name) >= 0, ">= 0")

@@ -33,6 +33,7 @@ _ABOUT = {
     "beta": "share of the TBT objective that a predicted step may fill",
     "chunk_candidates_tokens": "batch sizes a deflected prompt may run in",
     "deflection_slot_share": "share of the requests it may run from which on a decode node takes no deflected prompt",
+    "deflections_per_node": "deflected prompts that a decode node may have at a time",
     "static_chunk_tokens": "chunk of the policies that make no prediction",
     "unplanned_chunk_tokens": "what the router takes default_chunk_tokens to be; unset: what it is",
     "output_reserve_tokens": "KV tokens kept free for a deflected request's output",

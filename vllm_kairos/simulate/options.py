@@ -56,6 +56,7 @@ _FLAGS = {
     "beta": "--deflect-beta",
     "chunk_candidates_tokens": "--deflect-chunk-candidates",
     "deflection_slot_share": "--deflect-slot-share",
+    "deflections_per_node": "--deflect-per-node",
     "static_chunk_tokens": "--deflect-static-chunk",
     "unplanned_chunk_tokens": "--deflect-unplanned-chunk",
 }

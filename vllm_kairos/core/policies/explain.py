@@ -93,7 +93,8 @@ class _Lines:
             return Verdict.KV_FULL
         settings = self.routing.settings
         need = kv_need_tokens(self.request, settings)
-        return deflection_verdict(node, need, slot_share=settings.deflection_slot_share)
+        share, most = settings.deflection_slot_share, settings.deflections_per_node
+        return deflection_verdict(node, need, slot_share=share, most=most)
 
 
 def _age_s(node: NodeState, now_s: float) -> float | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from vllm_kairos.core.decision import Reason, Verdict
 from vllm_kairos.core.node import NodeState, Role
@@ -48,37 +49,44 @@ def split(request: RequestShape, nodes: Sequence[NodeState], settings: DecisionS
         and node.decode_load[0] < node.max_running_requests
         and node.free_kv_blocks * node.block_size_tokens >= need
     ]
-    share = settings.deflection_slot_share
+    share, most = settings.deflection_slot_share, settings.deflections_per_node
+    roomy = [node for node in decodes if node.deflected_prefills and not node.stale and has_room(node, need)]
     # Whose deflection_verdict is FEASIBLE.
     deflectable = [node for node in idle if node.decode_load[0] < share * node.max_running_requests]
-    roomy = [node for node in decodes if node.deflected_prefills and not node.stale and has_room(node, need)]
+    if most > 1:
+        deflectable += [node for node in roomy if node.deflected_prefills < most and _has_slot(node, share)]
     return Pools(
         prefills=_fresh([node for node in accepting if node.role is not decode_only]),
         decodes=decodes,
         receivers=idle + roomy or _fresh(decodes),
         deflectable=deflectable,
-        blocked=Reason.KV_FULL if deflectable else _blocked(decodes, need, slot_share=share),
+        blocked=Reason.KV_FULL if deflectable else _blocked(decodes, need, slot_share=share, most=most),
     )
 
 
-def _blocked(nodes: Sequence[NodeState], need_tokens: int, *, slot_share: float = 1.0, one_each: bool = True) -> Reason:
+def _blocked(nodes: Sequence[NodeState], need_tokens: int, *, slot_share: float = 1.0, most: float = 1) -> Reason:
     """Name the last check that any of `nodes` came to, when none passed them all."""
-    verdicts = [deflection_verdict(node, need_tokens, slot_share=slot_share, one_each=one_each) for node in nodes]
+    verdicts = [deflection_verdict(node, need_tokens, slot_share=slot_share, most=most) for node in nodes]
     return _BLOCKED_BY[_STAGES[max(map(_STAGES.index, verdicts), default=0)]]
 
 
-def deflection_verdict(node: NodeState, need_tokens: int, *, slot_share: float = 1.0, one_each: bool = True) -> Verdict:
+def deflection_verdict(node: NodeState, need_tokens: int, *, slot_share: float = 1.0, most: float = 1) -> Verdict:
     """Say whether `node` may take a deflected prefill that needs `need_tokens` KV tokens, TBT aside.
 
-    `slot_share`: of the requests it may run, those it may run already. `one_each`: not while it has another one.
+    `slot_share`: of the requests it may run, those it may run already. `most`: deflected prefills at a time.
     """
     if node.stale:
         return Verdict.STALE
-    if one_each and node.deflected_prefills:
+    if node.deflected_prefills >= most:
         return Verdict.DEFLECTION_BUSY
-    if node.decode_load[0] >= slot_share * node.max_running_requests:
+    if not _has_slot(node, slot_share):
         return Verdict.SLOTS_FULL
     return Verdict.FEASIBLE if has_room(node, need_tokens) else Verdict.KV_FULL
+
+
+def _has_slot(node: NodeState, share: float) -> bool:
+    """Say whether it runs less than `share` of the requests it may, with what its deflected prefills will become."""
+    return node.decode_load[0] + node.deflected_prefills < share * node.max_running_requests
 
 
 def has_room(node: NodeState, need_tokens: int) -> bool:
@@ -93,7 +101,7 @@ def fresh_with_room(nodes: Sequence[NodeState], need_tokens: int) -> list[NodeSt
 
 def blocked_without_bound(nodes: Sequence[NodeState], need_tokens: int) -> Reason:
     """Name what kept every node out of `fresh_with_room`, when all are out."""
-    return _blocked(nodes, need_tokens, one_each=False)
+    return _blocked(nodes, need_tokens, most=inf)
 
 
 def can_ever_hold(node: NodeState, request: RequestShape) -> bool:
