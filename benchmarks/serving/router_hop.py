@@ -1,10 +1,12 @@
-"""What a router adds: latency at concurrency 1, requests/s at 32, CPU per request, memory.
+"""What a router adds: latency at concurrency 1, requests/s and CPU per request at 32 and 256, memory.
 
 Run: python -m benchmarks.serving.router_hop --peer vllm-router=PATH --peer toy-proxy=PATH --out FILE
 
 Every contender stands before the same mock engines (mock_engines.py) on its own core; engines and
 load generator share the other. Contenders take turns within each repeat, so that a drift of the
-machine's speed hits all of them alike; figures are medians over the repeats.
+machine's speed hits all of them alike; figures are medians over the repeats. `added` is the latency
+through the router less that of the same two calls without one; `per_core` is requests per second of the
+router's CPU time.
 """
 
 import argparse
@@ -32,6 +34,8 @@ PREFILL_PORT, DECODE_PORT = 18100, 18200
 PREFILL, DECODE = f"http://127.0.0.1:{PREFILL_PORT}", f"http://127.0.0.1:{DECODE_PORT}"
 PROMPT = "benchmark " * 205  # about 2 KB
 ROUTER_CORE, LOAD_CORE = {1}, {0}
+CONCURRENCIES = (32, 256)
+LOAD_REQUESTS_PER_ALONE = 4  # requests under load for each one sent alone
 
 
 @dataclass(frozen=True)
@@ -130,16 +134,18 @@ async def _worker(port: int, request: bytes, count: int, latencies_s: list[float
     writer.close()
 
 
-async def _direct(count: int, request: bytes) -> list[float]:
+async def _direct(count: int, stream: bool) -> list[float]:
     """The two calls a router makes, one after the other, with no router between."""
-    legs = [await asyncio.open_connection("127.0.0.1", port) for port in (PREFILL_PORT, DECODE_PORT)]
+    prefill = await asyncio.open_connection("127.0.0.1", PREFILL_PORT)
+    decode = await asyncio.open_connection("127.0.0.1", DECODE_PORT)
+    prompt, answered = _request(False), _request(stream)
     latencies_s = []
     for _ in range(count):
         start = time.perf_counter()
-        for reader, writer in legs:
-            await _once(reader, writer, request)
+        await _once(*prefill, prompt)
+        await _once(*decode, answered)
         latencies_s.append(time.perf_counter() - start)
-    for _, writer in legs:
+    for _, writer in (prefill, decode):
         writer.close()
     return latencies_s
 
@@ -160,22 +166,41 @@ def _p(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
+KINDS = ("json", "stream")
+
+
+def _alone(contender: Contender, process: psutil.Process, requests: int, kind: str) -> dict[str, float]:
+    """Latency at concurrency 1, and what of it the router adds."""
+    stream = kind == "stream"
+    direct_s = uvloop.run(_direct(requests, stream))
+    before_s = _cpu_s(process)
+    _, alone_s = uvloop.run(_load(contender.port, 1, requests, stream=stream))
+    row = {f"c1_{kind}_cpu_ms": 1e3 * (_cpu_s(process) - before_s) / requests}
+    for percent in (50, 99):
+        direct_ms, through_ms = 1e3 * _p(direct_s, percent), 1e3 * _p(alone_s, percent)
+        row[f"c1_{kind}_direct_p{percent}_ms"] = direct_ms
+        row[f"c1_{kind}_added_p{percent}_ms"] = through_ms - direct_ms
+    return row
+
+
+def _together(contender: Contender, process: psutil.Process, concurrency: int, requests: int, kind: str) -> dict[str, float]:
+    """Requests per second, of wall time and of the router's CPU time."""
+    count = max(LOAD_REQUESTS_PER_ALONE * requests // concurrency, 1) * concurrency
+    before_s = _cpu_s(process)
+    wall_s, _ = uvloop.run(_load(contender.port, concurrency, count, stream=kind == "stream"))
+    cpu_s = _cpu_s(process) - before_s
+    name = f"c{concurrency}_{kind}"
+    return {f"{name}_rps": count / wall_s, f"{name}_cpu_ms": 1e3 * cpu_s / count, f"{name}_per_core_rps": count / cpu_s}
+
+
 def measure(contender: Contender, process: psutil.Process, requests: int) -> dict[str, float]:
     """One repeat of one contender."""
-    direct_s = uvloop.run(_direct(requests, _request(False)))
-    _, alone_s = uvloop.run(_load(contender.port, 1, requests, stream=False))
-    row = {
-        "direct_p50_ms": 1e3 * _p(direct_s, 50),
-        "c1_p50_ms": 1e3 * _p(alone_s, 50),
-        "c1_p99_ms": 1e3 * _p(alone_s, 99),
-        "added_p50_ms": 1e3 * (_p(alone_s, 50) - _p(direct_s, 50)),
-    }
-    for stream in (False, True):
-        before_s = _cpu_s(process)
-        wall_s, _ = uvloop.run(_load(contender.port, 32, 4 * requests, stream=stream))
-        kind = "stream" if stream else "json"
-        row[f"c32_{kind}_rps"] = 4 * requests / wall_s
-        row[f"c32_{kind}_cpu_ms"] = 1e3 * (_cpu_s(process) - before_s) / (4 * requests)
+    row: dict[str, float] = {}
+    for kind in KINDS:
+        row |= _alone(contender, process, requests, kind)
+    for concurrency in CONCURRENCIES:
+        for kind in KINDS:
+            row |= _together(contender, process, concurrency, requests, kind)
     row["rss_mb"] = sum(p.memory_info().rss for p in [process, *process.children(recursive=True)]) / 1e6
     return row
 
@@ -240,12 +265,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as logs:
         rows = run(contenders(args.peer), args.repeats, args.requests, Path(logs))
     summary = {
         "command": "python -m benchmarks.serving.router_hop "
         + " ".join(f"--peer {p.partition('=')[0]}=PATH" for p in args.peer),
-        "environment": describe_machine(),
+        "environment": {**describe_machine(), "load_average_before": load_before},
         "repeats": rows,
         **summarise(rows),
     }
