@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.environment import describe_machine
+from benchmarks.serving.contenders import of_name
 from benchmarks.serving.record import Row, check_load, flat, load_all
 from benchmarks.serving.setting import Setting
 from benchmarks.serving.simulated import simulate
@@ -83,7 +84,7 @@ def pairs_of(
     for record in chosen:
         check_load(setting, traces, record)
     rows = [flat(record) for record in chosen]
-    return [pair(row, simulate(setting, traces, row["contender"], row["rate_rps"], row["repeat"])) for row in rows]
+    return [pair(row, simulate(setting, traces, of_name(row["contender"]), row["rate_rps"], row["repeat"])) for row in rows]
 
 
 def pair(row: Row, twin: Figures) -> dict[str, Any]:

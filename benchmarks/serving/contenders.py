@@ -27,6 +27,7 @@ class Contender:
     name: str
     front: Front
     policy: str = ""
+    args: tuple[str, ...] = ()  # more of the front's flags
     disaggregated: bool = True
 
     @property
@@ -42,6 +43,7 @@ CONTENDERS: Mapping[str, Contender] = {
     each.name: each
     for each in (
         *(Contender(name=policy, front=Front.KAIROS, policy=policy) for policy in _OURS),
+        Contender(name="kairos-4-per-node", front=Front.KAIROS, policy="kairos", args=("--deflect-per-node", "4")),
         *(
             Contender(name=f"vllm-router-{policy.replace('_', '-')}", front=Front.VLLM_ROUTER, policy=policy)
             for policy in _VLLM_ROUTER
@@ -72,7 +74,7 @@ def find(names: Sequence[str], programs: Programs) -> tuple[Contender, ...]:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated or not names:
         raise ConfigError(f"contenders must be one or more different names, got {list(names)}")
-    found = tuple(_find(name) for name in names)
+    found = tuple(of_name(name) for name in names)
     for contender in found:
         _check_program(contender, programs)
     return found
@@ -85,7 +87,7 @@ def front_plan(
     if contender.front is Front.KAIROS:
         placed = replace(plan, router_port=ports[0], metrics_port=ports[1])
         ours = router_plan(spec, placed, policy=contender.policy, log_dir=log_dir)
-        return replace(ours, argv=(*ours.argv, "--decision-headers"))
+        return replace(ours, argv=(*ours.argv, "--decision-headers", *contender.args))
     if contender.front is Front.VLLM_ROUTER:
         argv = _vllm_router(contender, plan, programs, ports)
     else:
@@ -98,7 +100,8 @@ def free_ports() -> list[int]:
     return list(choose_ports(2, None))
 
 
-def _find(name: str) -> Contender:
+def of_name(name: str) -> Contender:
+    """The contender that `name` stands for. Raises ConfigError."""
     policy = name.removeprefix("kairos:")
     if policy != name:
         return Contender(name=name, front=Front.KAIROS, policy=policy)

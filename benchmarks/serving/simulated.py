@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.serving.contenders import Contender
 from benchmarks.serving.setting import Setting, workload_of
 from vllm_kairos.cluster.spec import ClusterSpec
 from vllm_kairos.errors import ConfigError
@@ -26,8 +27,11 @@ _NETWORK = {"bandwidth_bytes_per_s": ("nic_gb_per_s", 1e-9), "latency_s": ("late
 _STEPS = {"bias": "step_factor", "noise": "step_noise"}
 
 
-def config_of(setting: Setting, spec: ClusterSpec) -> SimulateConfig:
-    """What `kairos simulate` would be told. Raises ConfigError for a setting that the simulator has no equal of."""
+def config_of(setting: Setting, spec: ClusterSpec, router_args: Sequence[str] = ()) -> SimulateConfig:
+    """What `kairos simulate` would be told, `router_args` over the setting's own.
+
+    Raises ConfigError for a setting that the simulator has no equal of.
+    """
     if spec.emulate is None:
         raise ConfigError("cluster: emulate must name a profile to be simulated too, got nothing")
     unknown = set(spec.emulation) - {*_NETWORK, *_STEPS, "seed"}
@@ -39,18 +43,18 @@ def config_of(setting: Setting, spec: ClusterSpec) -> SimulateConfig:
         {
             "cluster": cluster,
             "network": {name: spec.emulation[key] * by for key, (name, by) in _NETWORK.items() if key in spec.emulation},
-            "decision": _decision(setting.router_args),
+            "decision": _decision(setting.router_args) | _decision(router_args),
             "objectives": {"ttft_slo_ms": setting.ttft_slo_ms, "tbt_slo_ms": setting.tbt_slo_ms},
         }
     )
 
 
-def simulate(setting: Setting, traces: Path | None, policy: str, rate_rps: float, repeat: int) -> Figures:
-    """Figures of one cell's twin."""
-    config = config_of(setting, setting.cluster_spec(None))
+def simulate(setting: Setting, traces: Path | None, contender: Contender, rate_rps: float, repeat: int) -> Figures:
+    """Figures of one cell's twin; the contender is our router."""
+    config = config_of(setting, setting.cluster_spec(None), contender.args)
     cluster, objectives = build_cluster(config), build_objectives(config)
     workload = _later(workload_of(setting, traces, rate_rps, repeat))
-    built = build_policy(policy, cluster)
+    built = build_policy(contender.policy, cluster)
     outcome = Simulation(cluster, workload, built.policy, objectives=objectives, seed=repeat, truth=built.truth).run()
     return figures_of(outcome, objectives)
 

@@ -94,3 +94,9 @@ def test_what_cannot_be_run_is_refused(names, message):
 def test_a_program_that_is_not_there_is_named():
     with pytest.raises(ConfigError, match="no-such-router"):
         find(["aggregated"], Programs(vllm_router=Path("no-such-router")))
+
+
+def test_a_contenders_own_flags_follow_the_settings():
+    words = _argv("kairos-4-per-node", ClusterSpec(router_args=("--deflect-per-node", "2")))
+    assert words[words.index("--deflect-policy") + 1] == "kairos"
+    assert [word for at, word in enumerate(words) if words[at - 1] == "--deflect-per-node"] == ["2", "4"]  # the last one counts

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.serving.against_simulator import grouped, pair, pairs_of, setting_in, table
 from benchmarks.serving.compare import left_to_run, main, parse, setting_of
+from benchmarks.serving.contenders import of_name
 from benchmarks.serving.record import flat, load_all, load_summary, save
 from benchmarks.serving.report import one_line, write_report
 from benchmarks.serving.setting import Setting, workload_of
@@ -88,7 +89,7 @@ SMALL = {"title": "small", "cluster": {"emulate": "a100-llama3-8b"}, "load": {"w
 
 def test_a_cell_is_set_beside_its_twin():
     setting = Setting.of("small.yaml", SMALL | {"duration_s": 5.0})
-    twin = simulate(setting, None, "never", 4.0, 0)
+    twin = simulate(setting, None, of_name("never"), 4.0, 0)
     one = pair(flat(record("never", 4.0, ttft_s=twin.ttft_s.p50)), twin)
     assert one["ratios"]["ttft_p50_s"] == pytest.approx(1.0)
     (group,) = grouped([one, one])

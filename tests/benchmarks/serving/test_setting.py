@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.serving.contenders import CONTENDERS
+from benchmarks.serving.contenders import CONTENDERS, of_name
 from benchmarks.serving.record import load_summary
 from benchmarks.serving.setting import Setting, preset_names, workload_of
 from benchmarks.serving.simulated import config_of, simulate
@@ -89,7 +89,7 @@ def test_an_unknown_preset_is_refused():
 
 
 def test_the_twin_serves_the_same_requests():
-    figures = simulate(_setting(), None, "never", 4.0, 0)
+    figures = simulate(_setting(), None, of_name("never"), 4.0, 0)
     assert (figures.requests, figures.rejected, figures.deflected) == (20, 0, 0)
 
 
