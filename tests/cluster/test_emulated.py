@@ -74,6 +74,16 @@ def test_further_settings_come_from_the_file(model: str, tmp_path: Path) -> None
     assert (_emulation(decode)["seed"], _emulation(decode)["record"]) == (4001, "/tmp/steps.d0")
 
 
+def test_further_settings_of_the_plugin_reach_every_server(model: str, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("emulate: a100-llama3-8b\nengine:\n  step_record: {tbt_slo_s: 0.05}\n")
+    for server in make_plan(ClusterSpec(model=model, **read_settings(path))).servers:
+        kairos = json.loads(_value(server, "--additional-config"))["kairos"]
+        assert (kairos["step_record"], kairos["node_id"]) == ({"tbt_slo_s": 0.05}, server.name)
+    with pytest.raises(ConfigError, match="engine needs scheduler kairos, got .* with stock"):
+        ClusterSpec(engine={"step_record": True}, scheduler=Scheduler.STOCK)
+
+
 def test_emulated_servers_need_little_memory(model: str) -> None:
     assert server_memory_gib(ClusterSpec(emulate=PROFILE, kv_cache_gib=100)) < 2 < server_memory_gib(ClusterSpec())
 

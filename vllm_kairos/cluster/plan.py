@@ -122,7 +122,7 @@ def _server(spec: ClusterSpec, name: str, common: Sequence[str], ports: Iterator
     argv += ["--kv-transfer-config", json.dumps(_transfer_config(spec, role))]
     settings = emulated.engine_settings(spec, name)
     if spec.scheduler is Scheduler.KAIROS:
-        settings |= {"node_id": name, "role": role, "state_endpoint": f"tcp://{HOST}:{state_port}"}
+        settings |= {"node_id": name, "role": role, "state_endpoint": f"tcp://{HOST}:{state_port}", **spec.engine}
         argv += ["--scheduler-cls", "vllm_kairos.KairosScheduler"]
     if settings:
         argv += ["--additional-config", json.dumps({"kairos": settings})]

@@ -36,7 +36,8 @@ class ClusterSpec:
     `pins` holds one entry per server: CPUs as in `0` or `0-3,6`, or CUDA device numbers as in `0,1`.
     Empty: the CPUs this process may use are spread evenly, or CUDA devices are counted up from 0;
     emulated servers are not pinned. `emulate` names the profile of a device to emulate, as a file or
-    a shipped profile; `emulation` holds further settings of it (docs/emulation.md).
+    a shipped profile; `emulation` holds further settings of it (docs/emulation.md). `engine` holds further
+    settings of our plugin in every server, such as `step_record`.
     """
 
     prefill: int = 1
@@ -55,6 +56,7 @@ class ClusterSpec:
     profile: str | None = None
     emulate: str | None = None
     emulation: Mapping[str, Any] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict)
     vllm_args: tuple[str, ...] = ()
     prefill_args: tuple[str, ...] = ()
     decode_args: tuple[str, ...] = ()
@@ -75,6 +77,8 @@ class ClusterSpec:
         if self.profile is not None and not Path(self.profile).is_file():
             raise ConfigError(f"profile must be an existing file, got {self.profile!r}")
 
+        if self.engine and self.scheduler is Scheduler.STOCK:
+            raise ConfigError(f"engine needs scheduler kairos, got {dict(self.engine)!r} with stock")
         if self.emulation and self.emulate is None:
             raise ConfigError(f"emulation needs emulate to name a profile, got {dict(self.emulation)!r} without")
         if self.emulate is not None and self.device is not Device.CPU:
@@ -157,6 +161,7 @@ _KINDS: dict[str, type] = {
     "base_port": int,
     "router": bool,
     "emulation": dict,
+    "engine": dict,
     "router_port": int,
     "vllm_args": tuple,
     "prefill_args": tuple,
