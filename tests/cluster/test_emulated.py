@@ -80,7 +80,7 @@ def test_further_settings_of_the_plugin_reach_every_server(model: str, tmp_path:
     for server in make_plan(ClusterSpec(model=model, **read_settings(path))).servers:
         kairos = json.loads(_value(server, "--additional-config"))["kairos"]
         assert (kairos["step_record"], kairos["node_id"]) == ({"tbt_slo_s": 0.05}, server.name)
-    with pytest.raises(ConfigError, match="engine needs scheduler kairos, got .* with stock"):
+    with pytest.raises(ConfigError, match="engine needs scheduler kairos"):
         ClusterSpec(engine={"step_record": True}, scheduler=Scheduler.STOCK)
 
 

@@ -72,22 +72,26 @@ class ClusterSpec:
                 raise ConfigError(f"{name} must be between 1 and {MAX_PORT}, got {port}")
         if self.pins and len(self.pins) != self.servers:
             raise ConfigError(f"pins must name one entry for each of {self.servers} servers, got {len(self.pins)}")
-        if self.policy is not None and not self.router:
-            raise ConfigError(f"policy needs the router, got policy {self.policy!r} without a router")
+        _check_pairs(self)
         if self.profile is not None and not Path(self.profile).is_file():
             raise ConfigError(f"profile must be an existing file, got {self.profile!r}")
-
-        if self.engine and self.scheduler is Scheduler.STOCK:
-            raise ConfigError(f"engine needs scheduler kairos, got {dict(self.engine)!r} with stock")
-        if self.emulation and self.emulate is None:
-            raise ConfigError(f"emulation needs emulate to name a profile, got {dict(self.emulation)!r} without")
-        if self.emulate is not None and self.device is not Device.CPU:
-            raise ConfigError(f"device must be {Device.CPU} where one is emulated, got {self.device}")
 
     @property
     def servers(self) -> int:
         """How many vLLM servers there are."""
         return self.prefill + self.decode
+
+
+def _check_pairs(spec: ClusterSpec) -> None:
+    """Settings that only make sense with another one."""
+    if spec.policy is not None and not spec.router:
+        raise ConfigError(f"policy needs the router, got policy {spec.policy!r} without a router")
+    if spec.engine and spec.scheduler is Scheduler.STOCK:
+        raise ConfigError(f"engine needs scheduler kairos, got {dict(spec.engine)!r} with stock")
+    if spec.emulation and spec.emulate is None:
+        raise ConfigError(f"emulation needs emulate to name a profile, got {dict(spec.emulation)!r} without")
+    if spec.emulate is not None and spec.device is not Device.CPU:
+        raise ConfigError(f"device must be {Device.CPU} where one is emulated, got {spec.device}")
 
 
 def _check_counts(spec: ClusterSpec) -> None:
