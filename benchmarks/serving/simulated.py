@@ -20,6 +20,7 @@ _HEARD_S = 1.0
 _DECISION_FLAGS = {
     "--deflect-alpha": "alpha",
     "--deflect-beta": "beta",
+    "--deflect-chunk-candidates": "chunk_candidates_tokens",
     "--deflect-per-node": "deflections_per_node",
     "--deflect-slot-share": "deflection_slot_share",
 }
@@ -59,12 +60,16 @@ def simulate(setting: Setting, traces: Path | None, contender: Contender, rate_r
     return figures_of(outcome, objectives)
 
 
-def _decision(words: Sequence[str]) -> dict[str, float]:
+def _decision(words: Sequence[str]) -> dict[str, Any]:
     unknown = [word for word in words[::2] if word not in _DECISION_FLAGS]
     if unknown:
         known = ", ".join(_DECISION_FLAGS)
         raise ConfigError(f"router_args: must be pairs of {known} and a value to be simulated too, got {unknown[0]!r}")
-    return {_DECISION_FLAGS[flag]: float(value) for flag, value in zip(words[::2], words[1::2], strict=True)}
+    return {_DECISION_FLAGS[flag]: _value(value) for flag, value in zip(words[::2], words[1::2], strict=True)}
+
+
+def _value(word: str) -> float | tuple[int, ...]:
+    return tuple(int(each) for each in word.split(",")) if "," in word else float(word)
 
 
 def _later(workload: Workload) -> Workload:

@@ -37,7 +37,7 @@ def test_the_papers_setting():
     setting = Setting.read("paper")
     assert (setting.rates_rps[0], setting.rates_rps[-1]) == (6, 12)
     assert (setting.ttft_slo_ms, setting.tbt_slo_ms) == (4000, 70)
-    assert config_of(setting, setting.cluster_spec(None)).decision.beta == 0.99
+    assert config_of(setting, setting.cluster_spec(None)).decision.chunk_candidates_tokens[2:6] == (768, 512, 448, 384)
 
 
 def test_equal_repeats_have_equal_requests_and_others_have_others():
