@@ -164,7 +164,9 @@ def _word(where: str, raw: Any) -> str:
 
 
 def _parse_all(flag: Flag, where: str, raw: Iterable[str]) -> tuple[Any, ...]:
-    return tuple(_parse(flag, where, each) for each in raw)
+    """Several values; a list's words may hold several with commas, as in variables and in `kairos simulate`."""
+    words = (part for word in raw for part in (_split(word) or [word])) if flag.shape is Shape.LIST else raw
+    return tuple(_parse(flag, where, each) for each in words)
 
 
 def _parse(flag: Flag, where: str, raw: str) -> Any:

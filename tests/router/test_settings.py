@@ -31,6 +31,13 @@ def test_defaults_are_those_of_vllm_router():
     assert (made.breaker.failure_threshold, made.breaker.success_threshold) == (10, 3)
 
 
+@pytest.mark.parametrize("words", [("768", "512", "64"), ("768,512,64",), ("768,512", "64")])
+def test_a_list_is_given_as_words_or_with_commas(words):
+    assert config(*WORKERS, "--deflect-chunk-candidates", *words).deflect.chunk_candidates_tokens == (768, 512, 64)
+    with pytest.raises(ConfigError, match="--deflect-chunk-candidates must be an integer >= 1, got 'x'"):
+        config(*WORKERS, "--deflect-chunk-candidates", "768,x")
+
+
 def test_a_vllm_router_command_line_is_taken_as_it_is():
     made = config(
         *("--vllm-pd-disaggregation", "--kv-connector", "nixl", "--policy", "round_robin"),
