@@ -10,8 +10,8 @@ from tests.engine.test_random_mixes import Arrival, Mix, Node, arrivals, nodes
 from tests.engine.test_step_recorder import STEP_S, Played
 from vllm_kairos.core.latency import PrefillTotals
 from vllm_kairos.engine import compat, compat_steps
-from vllm_kairos.engine.compat_steps import StepLoad
 from vllm_kairos.engine.deflection import is_deflected
+from vllm_kairos.steps.recorded import StepLoad
 
 
 def read_slowly(scheduler: Any, output: Any) -> StepLoad:
@@ -43,7 +43,7 @@ class RecordedMix(Mix):
             nonlocal unfinished
             output = schedule()
             if output.total_num_scheduled_tokens:
-                load = compat_steps.read_load(scheduler, output, unfinished)
+                load = compat_steps.read_load(scheduler, output, compat_steps.entered(output, unfinished))
                 assert load == read_slowly(scheduler, output)
                 unfinished = load.unfinished
             return output

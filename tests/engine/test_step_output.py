@@ -19,8 +19,10 @@ from vllm_kairos.engine.step_totals_file import read_totals, totals_path, write_
 from vllm_kairos.engine.step_writer import BoundedFile, StepWriter
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.fitting.features import Regime
-from vllm_kairos.steps.gap_tracker import Gap
-from vllm_kairos.steps.step_file import FileHeader, StepLine, read_steps
+from vllm_kairos.steps.analyst import StepAnalyst
+from vllm_kairos.steps.gap_tracker import Gap, Mark
+from vllm_kairos.steps.recorded import NO_CHUNKS, RecordedStep, StepLoad
+from vllm_kairos.steps.step_file import FileHeader, read_steps
 from vllm_kairos.steps.totals import StepTotals
 
 HEADER = FileHeader(
@@ -37,8 +39,12 @@ HEADER = FileHeader(
 )
 
 
-def line(number: int) -> StepLine:
-    return StepLine(step=number, at=float(number), took=0.1, run=0.1, cause="decode")
+def step(number: int) -> RecordedStep:
+    return RecordedStep(number, StepLoad(1, 20, NO_CHUNKS, 0, frozenset()), number - 0.1, True, Mark(float(number)), ())
+
+
+def analyst() -> StepAnalyst:
+    return StepAnalyst(None, StepTotals(), tbt_slo_s=0.07, stall_factor=2.0, started_s=0.0)
 
 
 def counted() -> StepTotals:
@@ -114,8 +120,8 @@ def test_a_file_never_exceeds_its_bound(tmp_path: Path) -> None:
 
 def test_a_restarted_engine_appends(tmp_path: Path) -> None:
     for number in (1, 2):
-        writer = StepWriter(HEADER, StepTotals(), tmp_path / "totals", str(tmp_path / "steps"), 100_000)
-        writer.put(line(number))
+        writer = StepWriter(HEADER, analyst(), tmp_path / "totals", str(tmp_path / "steps"), 100_000)
+        writer.put(step(number))
         writer.close()
         writer.close()
     assert [each.step for _, each in read_steps(tmp_path / "steps")] == [1, 2]
@@ -123,7 +129,7 @@ def test_a_restarted_engine_appends(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"step_record\.file must be a file that can be written"):
-        StepWriter(HEADER, StepTotals(), tmp_path / "totals", str(tmp_path / "no" / "steps"), 100_000)
+        StepWriter(HEADER, analyst(), tmp_path / "totals", str(tmp_path / "no" / "steps"), 100_000)
 
 
 def test_a_disk_that_fails_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,10 +137,10 @@ def test_a_disk_that_fails_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(BoundedFile, "write", fail)
-    writer = StepWriter(HEADER, StepTotals(), tmp_path / "totals", str(tmp_path / "steps"), 100_000)
-    writer.put(line(1))
+    writer = StepWriter(HEADER, analyst(), tmp_path / "totals", str(tmp_path / "steps"), 100_000)
+    writer.put(step(1))
     writer.close()
-    writer.put(line(2))
+    writer.put(step(2))
     assert list(read_steps(tmp_path / "steps")) == []
 
 

@@ -11,7 +11,8 @@ from tests.engine.builder import make_request, run_model, schedule_params, warm_
 from vllm_kairos.core.gap_cause import Cause
 from vllm_kairos.core.linear import DecodeCost, LinearStepModel, PrefillCost
 from vllm_kairos.engine.step_recorder import StepRecorder
-from vllm_kairos.engine.step_settings import StepRecordSettings
+from vllm_kairos.steps.analyst import StepAnalyst
+from vllm_kairos.steps.recorded import RecordedStep
 from vllm_kairos.steps.step_file import StepLine, read_steps
 from vllm_kairos.steps.totals import StepTotals
 
@@ -25,9 +26,14 @@ BOTH_MODES = pytest.mark.parametrize("async_scheduling", [False, True])
 
 
 class Lines(list[StepLine]):
-    """A sink that keeps what it gets."""
+    """A sink that works out what it gets at once, and keeps it."""
 
-    put = list.append
+    def __init__(self, analyst: StepAnalyst) -> None:
+        super().__init__()
+        self.analyst = analyst
+
+    def put(self, step: RecordedStep) -> None:
+        self.append(self.analyst.take(step))
 
     def close(self) -> None: ...
 
@@ -37,9 +43,11 @@ class Played:
 
     def __init__(self, scheduler: Any, ahead: int = 0, model: LinearStepModel | None = MODEL) -> None:
         self.scheduler, self.ahead, self.now_s = scheduler, ahead, 100.0
-        self.lines, self.in_flight = Lines(), deque[Any]()
+        self.totals = StepTotals()
+        self.lines = Lines(StepAnalyst(model, self.totals, tbt_slo_s=0.07, stall_factor=2.0, started_s=self.now_s))
+        self.in_flight = deque[Any]()
         self.tokens: dict[str, list[float]] = {}
-        self.recorder = StepRecorder(scheduler, StepRecordSettings(), model, self.lines, StepTotals(), clock=lambda: self.now_s)
+        self.recorder = StepRecorder(scheduler, self.lines, clock=lambda: self.now_s)
         scheduler._kairos_recorder = self.recorder
 
     def step(self, run_s: float = STEP_S, idle_s: float = 0.0) -> dict[str, int]:
@@ -79,8 +87,8 @@ class Played:
         """All gaps that tokens made are there, once each, and counted in the totals; nothing is remembered."""
         made = [later - earlier for times in self.tokens.values() for earlier, later in pairwise(times)]
         assert sorted(gap_s for _, gap_s in self.gaps()) == pytest.approx(sorted(made), abs=1e-6)
-        assert sum(each.gaps for each in self.recorder.totals.causes.values()) == len(made)
-        assert sum(each.steps for each in self.recorder.totals.regimes.values()) == len(self.lines)
+        assert sum(each.gaps for each in self.totals.causes.values()) == len(made)
+        assert sum(each.steps for each in self.totals.regimes.values()) == len(self.lines)
         assert (len(self.recorder.gaps), len(self.recorder._in_flight), self.recorder._ended) == (0, 0, {})
 
 
@@ -131,7 +139,7 @@ def test_a_slow_step_and_a_slow_host_are_stalls(build: Any) -> None:
     node.step(run_s=STEP_S, idle_s=STEP_S / 2)
     assert [line.gaps[0][0] for line in node.lines] == ["stall", "stall", "decode"]
     assert node.lines[2].took == pytest.approx(1.5 * STEP_S)
-    assert node.recorder.totals.causes["stall"].violations == 0
+    assert node.totals.causes["stall"].violations == 0
 
 
 def test_without_a_profile_only_idle_time_is_a_stall(build: Any) -> None:
@@ -139,7 +147,7 @@ def test_without_a_profile_only_idle_time_is_a_stall(build: Any) -> None:
     warm_decodes(node.scheduler, "a", max_tokens=6)
     node.step(run_s=5.0)
     assert (node.lines[-1].gaps, node.lines[-1].predicted) == ([("decode", 1, pytest.approx(5.0))], None)
-    assert node.recorder.totals.causes["decode"].violations == 1
+    assert node.totals.causes["decode"].violations == 1
 
 
 @BOTH_MODES

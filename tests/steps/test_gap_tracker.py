@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vllm_kairos.core.gap_cause import Cause
 from vllm_kairos.steps.attribution import TIMED_CAUSES, CauseClock, StepSpan, gap_cause
-from vllm_kairos.steps.gap_tracker import Gap, GapTracker, Mark
+from vllm_kairos.steps.gap_tracker import Gap, GapTracker, Mark, gap_of
 
 NAMES = "abcdef"
 
@@ -65,8 +65,11 @@ def test_each_gap_is_attributed_once(history: list[Step]) -> None:
             model.preempted.add(name)
         at_s += step.run_s
         now = Mark(at_s, clock.advance(StepSpan(0.0, step.run_s, follows=True), step.cause))
-        goes_on = step.served == tracker._members
-        gaps = tracker.all_served(number, now) if goes_on else tracker.served(set(step.served), number, now)
+        entered = sorted(step.served - tracker._members)
+        waits = tracker.went_on(entered, len(step.served), number, now)
+        if waits is None:
+            waits = tracker.served(set(step.served), number, now)
+        gaps = [gap_of(wait, now) for wait in waits]
         tracker.forget(step.ended)
         assert sorted((gap.cause, gap.gap_s) for gap in gaps for _ in range(gap.requests)) == model.expect(step, now)
     tracker.forget(NAMES)
@@ -81,7 +84,8 @@ def test_the_gaps_of_a_request_add_up_to_its_span(history: list[tuple[float, fro
     total_s = 0.0
     for number, (run_s, served) in enumerate(history, 1):
         at_s += run_s
-        gaps = tracker.served(set(served), number, Mark(at_s, clock.advance(StepSpan(0.0, run_s, follows=True), Cause.DECODE)))
+        now = Mark(at_s, clock.advance(StepSpan(0.0, run_s, follows=True), Cause.DECODE))
+        gaps = [gap_of(wait, now) for wait in tracker.served(set(served), number, now)]
         total_s += sum(gap.requests * gap.gap_s for gap in gaps)
         for name in served:
             first.setdefault(name, at_s)
@@ -89,29 +93,32 @@ def test_the_gaps_of_a_request_add_up_to_its_span(history: list[tuple[float, fro
     assert isclose(total_s, sum(last.values()) - sum(first.values()), abs_tol=1e-9)
 
 
-def mark(at_s: float) -> Mark:
-    return Mark(at_s, (at_s, 0.0, 0.0, 0.0))
+def served(tracker: GapTracker, names: set[str], step: int, at_s: float) -> list[Gap]:
+    """The gaps that end when `names` get tokens, on an engine that does nothing but decode."""
+    now = Mark(at_s, (at_s, 0.0, 0.0, 0.0))
+    return sorted(gap_of(wait, now) for wait in tracker.served(names, step, now))
 
 
 def test_a_token_under_way_at_a_preemption_ends_an_ordinary_gap() -> None:
     tracker = GapTracker()
-    tracker.served({"a", "b"}, 1, mark(1.0))
+    served(tracker, {"a", "b"}, 1, 1.0)
     tracker.preempt("a", 3)  # step 3 was being scheduled while step 2 was in flight
-    assert sorted(tracker.served({"a", "b"}, 2, mark(2.0))) == [Gap(Cause.DECODE, 1, 1.0)] * 2
-    assert tracker.served({"b"}, 3, mark(3.0)) == [Gap(Cause.DECODE, 1, 1.0)]
-    assert Gap(Cause.PREEMPTED, 1, 5.0) in tracker.served({"a", "b"}, 4, mark(7.0))
+    assert tracker.went_on([], 1, 2, Mark(2.0)) is None
+    assert served(tracker, {"a", "b"}, 2, 2.0) == [Gap(Cause.DECODE, 1, 1.0)] * 2
+    assert served(tracker, {"b"}, 3, 3.0) == [Gap(Cause.DECODE, 1, 1.0)]
+    assert Gap(Cause.PREEMPTED, 1, 5.0) in served(tracker, {"a", "b"}, 4, 7.0)
 
 
 def test_a_request_resumed_in_the_step_that_preempted_it_has_still_been_preempted() -> None:
     tracker = GapTracker()
-    tracker.served({"a"}, 1, mark(1.0))
+    served(tracker, {"a"}, 1, 1.0)
     tracker.preempt("a", 3)
-    assert tracker.served({"a"}, 2, mark(2.0)) == [Gap(Cause.DECODE, 1, 1.0)]
-    assert tracker.served({"a"}, 3, mark(4.0)) == [Gap(Cause.PREEMPTED, 1, 2.0)]
+    assert served(tracker, {"a"}, 2, 2.0) == [Gap(Cause.DECODE, 1, 1.0)]
+    assert served(tracker, {"a"}, 3, 4.0) == [Gap(Cause.PREEMPTED, 1, 2.0)]
 
 
 def test_a_request_that_waits_for_its_client_has_no_gap() -> None:
     tracker = GapTracker(left_by_client=lambda request_id: request_id == "a")
-    tracker.served({"a", "b"}, 1, mark(1.0))
-    tracker.served(set(), 2, mark(2.0))
-    assert tracker.served({"a", "b"}, 3, mark(3.0)) == [Gap(Cause.DECODE, 1, 2.0)]
+    served(tracker, {"a", "b"}, 1, 1.0)
+    served(tracker, set(), 2, 2.0)
+    assert served(tracker, {"a", "b"}, 3, 3.0) == [Gap(Cause.DECODE, 1, 2.0)]

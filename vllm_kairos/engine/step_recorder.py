@@ -3,34 +3,34 @@
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, Protocol
 
-from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.engine import compat, compat_steps
-from vllm_kairos.engine.compat_steps import StepLoad
 from vllm_kairos.engine.settings import EngineSettings
 from vllm_kairos.engine.step_settings import StepRecordSettings
 from vllm_kairos.engine.step_totals_file import totals_path
 from vllm_kairos.engine.step_writer import StepWriter
 from vllm_kairos.fitting.artifact import load_profile
 from vllm_kairos.profiles import resolve_profile
-from vllm_kairos.steps.attribution import CauseClock, StepSpan, carried, step_cause
-from vllm_kairos.steps.gap_tracker import Gap, GapTracker, Mark
-from vllm_kairos.steps.step_file import FILE_SCHEMA, FileHeader, StepLine
-from vllm_kairos.steps.totals import StepTotals, regime_of
+from vllm_kairos.steps.analyst import StepAnalyst
+from vllm_kairos.steps.gap_tracker import GapTracker, Mark, Wait
+from vllm_kairos.steps.recorded import RecordedStep, StepLoad
+from vllm_kairos.steps.step_file import FILE_SCHEMA, FileHeader
+from vllm_kairos.steps.totals import StepTotals
 
 _MOST_IN_FLIGHT = 64
 
 
 class StepSink(Protocol):
-    """Where lines go; must not block."""
+    """Where steps go to be worked out; must not block."""
 
-    def put(self, line: StepLine) -> None:
-        """Take one line."""
+    def put(self, step: RecordedStep) -> None:
+        """Take one step."""
 
     def close(self) -> None:
-        """No line will come any more."""
+        """No step will come any more."""
 
 
 class _Scheduled(NamedTuple):
@@ -39,38 +39,28 @@ class _Scheduled(NamedTuple):
     load: StepLoad
     handed_over_s: float
     follows: bool
-    same: bool  # requests and unfinished prompts as in the step before
+    entered: AbstractSet[str]
+    explained: bool  # who else is in it was in the step before, and who else was there has ended
 
 
 class StepRecorder:
     """Called at the ends of schedule() and update_from_output(), in the scheduler's thread.
 
-    A step ends when its output has been taken in. With several steps in flight each runs from the end
-    of the one before it.
+    It notes what only this thread can see, at a cost that goes with who joins and leaves, not with who runs;
+    the sink works it out. A step ends when its output has been taken in.
     """
 
-    def __init__(
-        self,
-        scheduler: Any,
-        settings: StepRecordSettings,
-        model: StepLatencyModel | None,
-        sink: StepSink,
-        totals: StepTotals,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._scheduler, self._model, self._sink, self._clock = scheduler, model, sink, clock
-        self._tbt_slo_s, self._stall_factor = settings.tbt_slo_s, settings.stall_factor
+    def __init__(self, scheduler: Any, sink: StepSink, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._scheduler, self._sink, self._clock = scheduler, sink, clock
         self._in_flight: deque[_Scheduled] = deque()
         self._number = 0  # of the last step scheduled
         self._last_ids: Any = frozenset()
         self._last_ran_all = False
         self._last_recorded = 0
+        self._last_as_expected = False
         self._unfinished: frozenset[str] = frozenset()
         self._ended: dict[str, int] = {}  # ended request -> last step that may hold it
-        self._started_s = self._last_end_s = clock()
-        self._by_cause = CauseClock()
         self.gaps = GapTracker(self._left_by_client)
-        self.totals = totals
 
     @classmethod
     def create(cls, scheduler: Any, settings: EngineSettings) -> "StepRecorder | None":
@@ -81,34 +71,39 @@ class StepRecorder:
         model = load_profile(resolve_profile(record.profile)).step_model if record.profile else None
         if model is None:
             compat.init_logger("vllm.kairos.steps").warning("step_record has no profile: steps are recorded unpredicted.")
-        totals, header = StepTotals(), _header(scheduler, settings, record)
+        header, started_s = _header(scheduler, settings, record), time.perf_counter()
+        analyst = StepAnalyst(
+            model, StepTotals(), tbt_slo_s=record.tbt_slo_s, stall_factor=record.stall_factor, started_s=started_s
+        )
         path = totals_path(scheduler.vllm_config, record, header.dp_rank)
-        sink = StepWriter(header, totals, path, record.file, record.max_file_bytes)
-        return cls(scheduler, record, model, sink, totals)
+        return cls(scheduler, StepWriter(header, analyst, path, record.file, record.max_file_bytes))
 
     def step_scheduled(self, output: Any) -> None:
         """A step leaves for the workers."""
         if not output.total_num_scheduled_tokens:
             return
         self._number += 1
-        load = compat_steps.read_load(self._scheduler, output, self._unfinished)
-        ids = output.num_scheduled_tokens.keys()
-        follows = not ids.isdisjoint(self._last_ids)
-        same = self._last_ran_all and len(ids) == len(self._last_ids) and load.unfinished == self._unfinished
-        same = same and compat_steps.goes_on(self._scheduler, output)
-        self._last_ran_all = compat_steps.runs_all(self._scheduler, output)
+        scheduler, last_ids, ids = self._scheduler, self._last_ids, output.num_scheduled_tokens.keys()
+        entered = compat_steps.entered(output, self._unfinished)
+        load = compat_steps.read_load(scheduler, output, entered)
+        explained = self._last_ran_all and compat_steps.is_explained(output, last_ids, entered)
+        follows = not ids.isdisjoint(last_ids)
+        self._last_ran_all = compat_steps.runs_all(scheduler, output)
         self._unfinished, self._last_ids = load.unfinished, ids
         if len(self._in_flight) == _MOST_IN_FLIGHT:
             self._in_flight.popleft()  # its output never came
-        self._in_flight.append(_Scheduled(output, self._number, load, self._clock(), follows, same))
+        self._in_flight.append(_Scheduled(output, self._number, load, self._clock(), follows, entered, explained))
 
     def step_finished(self, output: Any, results: Any) -> None:
         """A step's output was taken in, and `results` leave for the clients."""
-        now_s = self._clock()
+        now = Mark(self._clock())
         step = self._take(output)
-        if step is not None:
-            self._record(step, results, now_s)
-        self._note_ended(0 if step is None else step.number)
+        if step is None:
+            self._note_ended(0)
+            return
+        number, waits = step.number, self._waits(step, results, now)
+        self._sink.put(RecordedStep(number, step.load, step.handed_over_s, step.follows, now, waits))
+        self._note_ended(number)
 
     def preempted(self, request_id: str) -> None:
         """`request_id` lost its place, most often while the next step is being scheduled."""
@@ -124,48 +119,52 @@ class StepRecorder:
 
     def _take(self, output: Any) -> _Scheduled | None:
         """The step of `output`, with those before it, whose outputs never came; None for a step without tokens."""
-        if not any(step.output is output for step in self._in_flight):
+        in_flight = self._in_flight
+        if in_flight and in_flight[0].output is output:
+            return in_flight.popleft()
+        if not any(step.output is output for step in in_flight):
             return None
-        while (step := self._in_flight.popleft()).output is not output:
+        while (step := in_flight.popleft()).output is not output:
             pass
         return step
 
-    def _record(self, step: _Scheduled, results: Any, now_s: float) -> None:
-        begun_s = max(step.handed_over_s, self._last_end_s)
-        span = StepSpan(begun_s - self._last_end_s, now_s - begun_s, step.follows)
-        self._last_end_s = now_s
-        load, predicted_s = step.load, self._predicted_s(step.load)
-        took_s, prefill_tokens = span.actual_s, step.load.chunks.tokens
-        content = carried(load.deflected_tokens, prefill_tokens - load.deflected_tokens)
-        cause = step_cause(content, took_s, predicted_s, self._stall_factor)
-        now = Mark(now_s, self._by_cause.advance(span, cause))
-        gaps = self._gaps(step, results, now)
-        self.totals.add_step(regime_of(load.running_decodes, prefill_tokens), took_s, predicted_s)
-        self.totals.add_gaps(gaps, self._tbt_slo_s)
-        self._sink.put(_line(step, span, predicted_s, cause.label, gaps, now_s - self._started_s))
-
-    def _predicted_s(self, load: StepLoad) -> float | None:
-        if self._model is None:
-            return None
-        return self._model.packed_step_s(load.running_decodes, load.kv_tokens, load.chunks)
-
-    def _gaps(self, step: _Scheduled, results: Any, now: Mark) -> list[Gap]:
-        """The gaps that a step ends; most often it has served the same requests as the one before."""
-        served = len(step.output.num_scheduled_tokens) - len(step.load.unfinished)
-        same = step.same and not self._ended and self._last_recorded == step.number - 1
+    def _waits(self, step: _Scheduled, results: Any, now: Mark) -> list[Wait]:
+        """The waits that a step ends; as a rule it has served who the step before did, but for a few."""
+        outputs = compat_steps.output_count(results)
+        known = step.explained and self._last_as_expected and self._last_recorded == step.number - 1
         self._last_recorded = step.number
-        if same and self.gaps.members == served == compat_steps.output_count(results):
-            return self.gaps.all_served(step.number, now)
-        return self.gaps.served(self._with_tokens(step, results), step.number, now)
+        if known and self._expected_count(step) == outputs:
+            waits = self.gaps.went_on(self._entered(step), outputs, step.number, now)
+            if waits is not None:
+                return waits
+        served = self._expected(step)
+        self._last_as_expected = len(served) == outputs
+        if not self._last_as_expected:
+            served = compat_steps.requests_with_tokens(results)
+        return self.gaps.served(served, step.number, now)
 
-    def _with_tokens(self, step: _Scheduled, results: Any) -> set[str]:
-        """Who got a token: as a rule all in the step but unfinished prompts and those that have ended since."""
+    def _expected(self, step: _Scheduled) -> set[str]:
+        """Who should get a token: all in the step but unfinished prompts and those that have ended since."""
         expected = set(step.output.num_scheduled_tokens)
         expected -= step.load.unfinished
         expected.difference_update(self._ended)
-        if len(expected) == compat_steps.output_count(results):
-            return expected
-        return compat_steps.requests_with_tokens(results)
+        return expected
+
+    def _expected_count(self, step: _Scheduled) -> int:
+        """How many `_expected` has."""
+        scheduled, unfinished = step.output.num_scheduled_tokens, step.load.unfinished
+        count = len(scheduled) - len(unfinished)
+        for request_id in self._ended:
+            if request_id in scheduled and request_id not in unfinished:
+                count -= 1
+        return count
+
+    def _entered(self, step: _Scheduled) -> Sequence[str]:
+        """Those of `_expected` that entered with the step."""
+        if not step.entered:
+            return ()
+        unfinished, ended = step.load.unfinished, self._ended
+        return [request_id for request_id in step.entered if request_id not in unfinished and request_id not in ended]
 
     def _note_ended(self, step: int) -> None:
         """Forget the requests that ended; steps in flight may still hold them, up to the last one scheduled."""
@@ -184,25 +183,6 @@ class StepRecorder:
         """Whether a request without a token waits for its client: a streaming-input session between two inputs."""
         request = self._scheduler.requests.get(request_id)
         return request is None or compat.is_between_inputs(request)
-
-
-def _line(step: _Scheduled, span: StepSpan, predicted_s: float | None, cause: str, gaps: list[Gap], at_s: float) -> StepLine:
-    load = step.load
-    return StepLine(
-        step=step.number,
-        at=at_s,
-        B=load.running_decodes,
-        K=load.kv_tokens,
-        n=load.chunks.tokens,
-        p=load.chunks.done_tokens,
-        deflected=load.deflected_tokens,
-        predicted=predicted_s,
-        took=span.actual_s,
-        idle=span.idle_s,
-        run=span.run_s,
-        cause=cause,
-        gaps=[(gap.cause.label, gap.requests, gap.gap_s) for gap in gaps],
-    )
 
 
 def _header(scheduler: Any, settings: EngineSettings, record: StepRecordSettings) -> FileHeader:

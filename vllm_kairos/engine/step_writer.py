@@ -1,8 +1,9 @@
-"""Writes recorded steps and their counts from a thread of its own, so that no engine step waits for a disk."""
+"""Works recorded steps out and writes them and their counts, from a thread of its own: no engine step waits for a disk."""
 
 import atexit
 import threading
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -10,28 +11,33 @@ from typing import BinaryIO
 from vllm_kairos.engine import compat
 from vllm_kairos.engine.step_totals_file import write_totals
 from vllm_kairos.errors import ConfigError
+from vllm_kairos.steps.analyst import StepAnalyst
+from vllm_kairos.steps.recorded import RecordedStep
 from vllm_kairos.steps.step_file import OLD_SUFFIX, FileHeader, StepLine, encode_line
-from vllm_kairos.steps.totals import StepTotals
 
 _PERIOD_S = 0.5
-_QUEUED_LINES = 20_000
+_QUEUED_STEPS = 20_000
+_STEPS_AT_ONCE = 8
+_PAUSE_S = 1e-4
 _CLOSE_TIMEOUT_S = 2.0
 
 logger = compat.init_logger("vllm.kairos.steps")
 
 
 class StepWriter:
-    """Takes lines and writes them, and the counts where they changed, twice a second and when it is closed.
+    """Takes steps, works them out and writes them, and the counts where they changed, twice a second and when closed.
 
-    Lines that a stuck disk leaves no room for are dropped and counted. A file that cannot be written any more
-    is given up with one warning; the engine goes on.
+    Between a few steps it pauses, so that the engine's thread never waits long for the interpreter. Steps that
+    a stuck disk leaves no room for are counted without a line. A file that cannot be written any more is given
+    up with one warning; the engine goes on.
     """
 
     def __init__(
-        self, header: FileHeader, totals: StepTotals, totals_path: Path, file: str | None, max_file_bytes: int
+        self, header: FileHeader, analyst: StepAnalyst, totals_path: Path, file: str | None, max_file_bytes: int
     ) -> None:
-        self._totals, self._totals_path = totals, totals_path
-        self._lines: deque[StepLine] = deque()
+        self._analyst, self._totals, self._totals_path = analyst, analyst.totals, totals_path
+        self._steps: deque[RecordedStep] = deque()
+        self._working = threading.Lock()  # never held while a disk is waited for
         path = None if file is None else Path(file if header.dp_rank == 0 else f"{file}.{header.dp_rank}")
         self._file = None if path is None else BoundedFile(path, encode_line(header), max_file_bytes)
         self._written_steps = -1
@@ -41,13 +47,10 @@ class StepWriter:
         self._thread.start()
         atexit.register(self.close)  # vLLM's engine core does not shut its scheduler down on every way out
 
-    def put(self, line: StepLine) -> None:
-        """Take one line; never blocks."""
-        if self._file is None:
-            return
-        if len(self._lines) < _QUEUED_LINES:
-            self._lines.append(line)
-        else:
+    def put(self, step: RecordedStep) -> None:
+        """Take one step; never waits for a disk."""
+        self._steps.append(step)
+        if len(self._steps) > _QUEUED_STEPS and self._next_line() is not None and self._file is not None:
             self._totals.dropped_lines += 1
 
     def close(self) -> None:
@@ -62,25 +65,35 @@ class StepWriter:
         closed = False
         while not closed:
             closed = self._closed.wait(_PERIOD_S)
-            self._write_lines()
+            self._work_off()
             if self._writes_totals:
                 self._write_totals()
         if self._file is not None:
             self._file.close()
         self._totals_path.unlink(missing_ok=True)
 
-    def _write_lines(self) -> None:
+    def _next_line(self) -> StepLine | None:
+        """Work out the oldest step; None when there is none."""
+        with self._working:
+            return self._analyst.take(self._steps.popleft()) if self._steps else None
+
+    def _work_off(self) -> None:
+        """All steps that have come by now."""
+        for _ in range(0, len(self._steps), _STEPS_AT_ONCE):
+            self._write([line for _ in range(_STEPS_AT_ONCE) if (line := self._next_line()) is not None])
+            self._closed.wait(_PAUSE_S)
+
+    def _write(self, lines: Iterable[StepLine]) -> None:
         file = self._file
         if file is None:
             return
         try:
-            for _ in range(len(self._lines)):
-                file.write(encode_line(self._lines.popleft()))
+            for line in lines:
+                file.write(encode_line(line))
             file.flush()
         except OSError as error:
             logger.warning("Steps are no longer written to %s: %s", file.path, error.strerror)
             self._file = None
-            self._lines.clear()
             with suppress(OSError):
                 file.close()
 
