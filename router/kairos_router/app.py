@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from aiohttp import web
 
@@ -13,6 +14,7 @@ from kairos_router.key_check import KeyCheck
 from kairos_router.ledger import CLIENT_GONE, Ledger
 from kairos_router.passthrough import Passthrough
 from kairos_router.payload import Endpoint
+from kairos_router.plain_request import PlainHead
 from kairos_router.refusal import Refusal
 from kairos_router.router import Router
 from kairos_router.sse import error_event
@@ -21,6 +23,7 @@ from vllm_kairos.errors import RequestError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Serve = Callable[[Incoming, Story, Sink], Awaitable[None]]
+Read = Callable[[], Awaitable[Incoming]]
 
 PASSED_PATHS = frozenset(
     {"/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/models", "/tokenize", "/inference/v1/generate"}
@@ -28,8 +31,16 @@ PASSED_PATHS = frozenset(
 _OTHER = "other"
 
 
+class ClientSink(Sink, Protocol):
+    """A sink that says how the client was answered."""
+
+    @property
+    def status(self) -> int:
+        """The status that went to the client."""
+
+
 class Front:
-    """Takes a client's request from aiohttp to `serve` and its answer, or its error, back."""
+    """Takes a client's request to `serve` and its answer, or its error, back."""
 
     def __init__(
         self,
@@ -67,10 +78,30 @@ class Front:
         request_id = headers.request_id(request.headers, self._request_id_headers)
         story = self._ledger.open(template, request_id, method=request.method, headers=request.headers)
         sink = WebSink(request)
+        authorization = request.headers.get("authorization", "")
+        await self._tell(story, sink, authorization, lambda: self._incoming(request, path, request_id), serve)
+        return sink.response or web.Response(status=sink.status)
+
+    async def take(self, head: PlainHead, body: bytes, sink: ClientSink) -> None:
+        """The same endpoints as `complete`, for a request that did not come through aiohttp."""
+        sent = head.headers
+        request_id = headers.request_id(sent, self._request_id_headers)
+        story = self._ledger.open(head.path, request_id, headers=sent)
+        authorization = sent.get("authorization", "")
+        if self._replace_key:
+            sent = {name: value for name, value in sent.items() if name != "authorization"}
+        incoming = Incoming(path=head.path, headers=sent, body=body, request_id=request_id)
+
+        async def at_hand() -> Incoming:
+            return incoming
+
+        await self._tell(story, sink, authorization, at_hand, self._router.complete)
+
+    async def _tell(self, story: Story, sink: ClientSink, authorization: str, read: Read, serve: Serve) -> None:
         status = 500  # of an error that nobody foresaw
         try:
-            status = await self._answer(request, path, story, sink, serve)
-            return sink.response or web.Response(status=status)
+            await self._answer(story, sink, authorization, read, serve)
+            status = sink.status
         except (asyncio.CancelledError, ConnectionError):
             if story.answered:  # many clients close at [DONE] and do not wait for the end of the body
                 status = sink.status
@@ -80,12 +111,12 @@ class Front:
         finally:
             self._ledger.close(story, status)
 
-    async def _answer(self, request: web.Request, path: str, story: Story, sink: WebSink, serve: Serve) -> int:
+    async def _answer(self, story: Story, sink: ClientSink, authorization: str, read: Read, serve: Serve) -> None:
         try:
             async with self._drain.request():
                 if self._keys is not None:
-                    await self._keys.check(request.headers.get("authorization", ""))
-                incoming = await self._incoming(request, path, story.request_id)
+                    await self._keys.check(authorization)
+                incoming = await read()
                 await self._admission.acquire()
                 try:
                     await serve(incoming, story, sink)
@@ -97,7 +128,6 @@ class Front:
             await self._refuse(Refusal(400, "invalid-request", str(error)), story, sink)
         except RecursionError:
             await self._refuse(Refusal(400, "invalid-request", "request body is nested too deeply"), story, sink)
-        return sink.status
 
     async def _incoming(self, request: web.Request, path: str, request_id: str) -> Incoming:
         body = await self._body(request)
@@ -122,11 +152,11 @@ class Front:
         except TimeoutError:
             raise Refusal(408, "body-timeout", f"request body took longer than {self._body_timeout_s:g} s") from None
 
-    async def _end_stream(self, cut: Refusal, story: Story, sink: WebSink) -> None:
+    async def _end_stream(self, cut: Refusal, story: Story, sink: ClientSink) -> None:
         story.error = cut.reason
         await sink.abort(error_event(str(cut), cut.kind, cut.status))
 
-    async def _refuse(self, refused: Refusal, story: Story, sink: WebSink) -> None:
+    async def _refuse(self, refused: Refusal, story: Story, sink: ClientSink) -> None:
         story.error = refused.reason
         await sink.whole(refused.status, {**refused.headers, headers.REQUEST_ID: story.request_id}, refused.body)
 

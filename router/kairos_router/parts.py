@@ -12,6 +12,7 @@ from kairos_router.app import Front, add_routes
 from kairos_router.breaker import Breakers, BreakerState
 from kairos_router.config import RouterConfig
 from kairos_router.drain import Drain
+from kairos_router.front_door import FrontDoor
 from kairos_router.handles import HandleBook
 from kairos_router.intake import Intake
 from kairos_router.key_check import KeyCheck
@@ -59,6 +60,11 @@ class Parts:
         self._operator_routes(admin).add_to(app)
         add_routes(app, self.front)
         return app
+
+    def door(self, runner: web.AppRunner) -> FrontDoor:
+        """What takes clients' connections; `runner` has the application and is set up."""
+        assert runner.server is not None
+        return FrontDoor(self.front.take, runner.server, limit_bytes=self.config.limits.max_payload_bytes)
 
     def _operator_routes(self, admin: WorkerAdmin) -> OperatorRoutes:
         return OperatorRoutes(

@@ -87,6 +87,7 @@ def read_key(file: Path | None) -> bytes | None:
 
 _MIN_KEY_BYTES = 16
 _BACKLOG = 1024
+_GRACE_S = 1.0  # after the drain
 
 
 def bind(flag: str, host: str, port: int) -> socket.socket:
@@ -256,27 +257,38 @@ def _fleet(inputs: Inputs, parts: Parts, session: aiohttp.ClientSession) -> Flee
 
 @asynccontextmanager
 async def _listening(inputs: Inputs, parts: Parts, fleet: Fleet) -> AsyncIterator[None]:
-    apps = ((parts.app(fleet), inputs.main), (metrics_app(parts.metrics), inputs.metrics))
-    async with AsyncExitStack() as stack:
-        for app, bound in apps:
-            runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            await _listen(runner, bound)
+    async with _running_app(parts.app(fleet)) as runner, _running_app(metrics_app(parts.metrics)) as metrics:
+        _listen(inputs.main)
+        _listen(inputs.metrics)
+        await web.SockSite(metrics, inputs.metrics, backlog=_BACKLOG).start()
+        door = parts.door(runner)
+        await door.open(inputs.main, _BACKLOG)
         host, port = inputs.main.getsockname()[:2]
         policy = inputs.config.deflect.policy
         _LOG.info("serving %d servers on %s:%d with policy %s", len(parts.workers.all()), host, port, policy)
-        yield
+        try:
+            yield
+        finally:
+            await door.close(_GRACE_S)
 
 
-async def _listen(runner: web.AppRunner, bound: socket.socket) -> None:
-    """Serve on `bound`; raises ConfigError where another socket, bound to the same port, listens by now."""
+@asynccontextmanager
+async def _running_app(app: web.Application) -> AsyncIterator[web.AppRunner]:
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_GRACE_S)
+    await runner.setup()
+    try:
+        yield runner
+    finally:
+        await runner.cleanup()
+
+
+def _listen(bound: socket.socket) -> None:
+    """Listen on `bound`; raises ConfigError where another socket, bound to the same port, listens by now."""
     try:
         bound.listen(_BACKLOG)  # the event loop would keep a failure to itself
     except OSError as error:
         host, port = bound.getsockname()[:2]
         raise ConfigError(f"port must be free on {host}, got {port} ({error.strerror})") from error
-    await web.SockSite(runner, bound, backlog=_BACKLOG).start()
 
 
 def metrics_app(metrics: RouterMetrics) -> web.Application:

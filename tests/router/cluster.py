@@ -14,9 +14,11 @@ from aiohttp import web
 
 from kairos_router.access_log import AccessLog
 from kairos_router.config import LimitSettings, PrefillTarget, RetrySettings, RouterConfig
+from kairos_router.front_door import FrontDoor
 from kairos_router.http_upstream import HttpUpstream
 from kairos_router.parts import Parts, build_parts
 from kairos_router.registry import Worker, WorkerRegistry
+from kairos_router.serve import bind
 from kairos_router.tracing import Tracer
 from tests.router.stubs import Script, Stub, decode_server, prefilled, running
 from vllm_kairos.core.chunking import ChunkRun, ChunkSchedule
@@ -112,6 +114,7 @@ class Cluster:
     view: OpenView
     policy: TwoLegs
     log: BytesIO
+    door: FrontDoor
 
     async def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
         """Send one request; return status and decoded JSON."""
@@ -195,11 +198,13 @@ async def router_over(
         )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
+        bound = bind("--port", "127.0.0.1", 0)
+        door = parts.door(runner)
+        await door.open(bound, 128)
+        stack.push_async_callback(door.close, 0.1)
         session = await stack.enter_async_context(aiohttp.ClientSession())
         yield Cluster(
-            url=f"http://127.0.0.1:{runner.addresses[0][1]}",
+            url=f"http://127.0.0.1:{bound.getsockname()[1]}",
             prefill=prefill,
             decode=decode,
             session=session,
@@ -207,6 +212,7 @@ async def router_over(
             view=view,
             policy=policy,
             log=log,
+            door=door,
         )
         await parts.releaser.settle()
     assert not view.open, "a reservation was not released"
