@@ -1,22 +1,22 @@
 """Which request got its last token when, so that each new token ends one gap that is put down to one cause."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from vllm_kairos.core.gap_cause import Cause
 from vllm_kairos.steps.attribution import Reading, gap_cause
 
 
-@dataclass(slots=True)
-class Mark:
+class Mark(msgspec.Struct):
     """A moment at which tokens came out. `clock` is read when its step is worked out, after those before it."""
 
     at_s: float
     clock: Reading = (0.0, 0.0, 0.0, 0.0)
 
 
-class Wait(NamedTuple):
+class Wait(msgspec.Struct, frozen=True):
     """`requests` that got their last token at `since` and got one again."""
 
     since: Mark
