@@ -22,7 +22,6 @@ HELD_BYTES = 64 * 1024
 """From here on a client that sends ahead is not read from until it has its answer."""
 
 _SWEEP_S = 60.0
-_WRITE_BUFFER_BYTES = 64 * 1024
 
 Take = Callable[[PlainHead, bytes, PlainSink], Awaitable[None]]
 
@@ -135,12 +134,10 @@ class ClientConnection(asyncio.Protocol):
 
     # what a sink does
 
-    def write(self, *data: bytes, at_once: bool) -> None:
-        """Send, raising ConnectionError when the client is gone; `at_once`: before this turn of the loop ends."""
+    def write(self, *data: bytes) -> None:
+        """Send, raising ConnectionError when the client is gone."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError("client closed the connection")
-        # uvloop sends what it may not keep waiting.
-        self._transport.set_write_buffer_limits(0 if at_once else _WRITE_BUFFER_BYTES)
         self._transport.writelines(data)
 
     async def drained(self) -> None:
@@ -233,7 +230,6 @@ class ClientConnection(asyncio.Protocol):
         self._door.left(self)
         self._transport = None
         protocol = self._door.fallback()
-        transport.set_write_buffer_limits(_WRITE_BUFFER_BYTES)
         transport.set_protocol(protocol)
         if not transport.is_reading():
             transport.resume_reading()

@@ -18,8 +18,8 @@ _UNSENDABLE = re.compile(r"[\r\n\x00]")  # would end or split a header
 class Wire(Protocol):
     """What a sink needs of the connection to its client."""
 
-    def write(self, *data: bytes, at_once: bool) -> None:
-        """Send, whatever is waiting to be sent before; `at_once`: before anything else happens here."""
+    def write(self, *data: bytes) -> None:
+        """Send; raises ConnectionError when the client is gone."""
 
     async def drained(self) -> None:
         """Wait until the client has read enough; raises ConnectionError when it is gone."""
@@ -54,29 +54,29 @@ class PlainSink:
         self._status, self._ended = status, True
         # What is counted and logged afterwards keeps no client waiting, and no client that reads slowly holds it up.
         with suppress(ConnectionError):
-            self._wire.write(head, b"" if bodyless else body, at_once=True)
+            self._wire.write(head, b"" if bodyless else body)
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         self._head = _head(status, {**headers, "transfer-encoding": "chunked"})
         self._status, self._reads_events = status, is_stream(headers)
 
     async def write(self, data: bytes) -> None:
-        self._send(b"%x\r\n%b\r\n" % (len(data), data), at_once=False)
+        self._send(b"%x\r\n%b\r\n" % (len(data), data))
         await self._wire.drained()
 
     async def finish(self) -> None:
         self._ended = True
         with suppress(ConnectionError):  # the client has its answer and did not wait for the end of the body
-            self._send(b"0\r\n\r\n", at_once=True)
+            self._send(b"0\r\n\r\n")
 
     async def abort(self, last: bytes) -> None:
         if self.started and self._reads_events and not self._ended:
-            self._send(b"%x\r\n%b\r\n" % (len(last), last), at_once=True)
+            self._send(b"%x\r\n%b\r\n" % (len(last), last))
         self._wire.close()  # without the last chunk, so that the body reads as cut off
 
-    def _send(self, data: bytes, *, at_once: bool) -> None:
+    def _send(self, data: bytes) -> None:
         head, self._head = self._head, b""
-        self._wire.write(head + data, at_once=at_once)
+        self._wire.write(head + data)
 
 
 def _head(status: int, headers: Mapping[str, str]) -> bytes:

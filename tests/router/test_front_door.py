@@ -86,8 +86,6 @@ class FakeTransport(asyncio.Transport):
     def writelines(self, data) -> None:
         self.written += b"".join(data)
 
-    def set_write_buffer_limits(self, high=None, low=None) -> None: ...
-
     def set_protocol(self, protocol) -> None:
         self.protocol = protocol
 
