@@ -113,7 +113,7 @@ class Front:
 
     async def _answer(self, story: Story, sink: ClientSink, authorization: str, read: Read, serve: Serve) -> None:
         try:
-            async with self._drain.request():
+            with self._drain.request():
                 if self._keys is not None:
                     await self._keys.check(authorization)
                 incoming = await read()

@@ -2,8 +2,10 @@
 
 import asyncio
 from types import TracebackType
+from typing import Self
 
 from kairos_router.refusal import Refusal
+from kairos_router.time_limit import TimeLimit
 
 
 class CutOff(Refusal):
@@ -17,7 +19,7 @@ class Drain:
     """Counts requests under way and refuses new ones once draining."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Timeout] = set()
+        self._running: set[TimeLimit] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self.draining = False
@@ -31,12 +33,12 @@ class Drain:
         """A context that counts one request; raises Refusal(503) while draining, CutOff when its time is up."""
         return _Request(self)
 
-    def began(self, limit: asyncio.Timeout) -> None:
+    def began(self, limit: TimeLimit) -> None:
         """A request is under way; `limit` is what cuts it off."""
         self._running.add(limit)
         self._idle.clear()
 
-    def ended(self, limit: asyncio.Timeout) -> None:
+    def ended(self, limit: TimeLimit) -> None:
         """A request is over."""
         self._running.discard(limit)
         if not self._running:
@@ -48,7 +50,7 @@ class Drain:
         await self._wait(limit_s)
         left = tuple(self._running)
         for limit in left:
-            limit.reschedule(0.0)  # a time long past
+            limit.expire()
         return len(left)
 
     async def _wait(self, limit_s: float) -> None:
@@ -59,28 +61,27 @@ class Drain:
             pass
 
 
-class _Request:
-    """One request; spelled out, since a generator's context costs more."""
+class _Request(TimeLimit):
+    """One request, without a limit until `finish` sets one."""
 
-    __slots__ = ("_drain", "_limit")
+    __slots__ = ("_drain",)
 
     def __init__(self, drain: Drain) -> None:
+        super().__init__()
         self._drain = drain
-        self._limit = asyncio.timeout(None)  # without a limit until `finish` sets one
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> Self:
         if self._drain.draining:
             raise Refusal(503, "draining", "this router is shutting down", retry_after_s=1.0)
-        await self._limit.__aenter__()
-        self._drain.began(self._limit)
+        super().__enter__()
+        self._drain.began(self)
+        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._drain.ended(self._limit)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._drain.ended(self)
         try:
-            await self._limit.__aexit__(kind, error, trace)
+            super().__exit__(kind, error, trace)
         except TimeoutError:
             raise CutOff from None
-        if isinstance(error, TimeoutError) and self._limit.expired():
+        if isinstance(error, TimeoutError) and self.expired:
             raise CutOff from None

@@ -105,6 +105,8 @@ class _HttpAnswer:
 class HttpUpstream:
     """Idle connections by server; a call takes the one used last, or opens one."""
 
+    _loop: asyncio.AbstractEventLoop
+
     def __init__(self, keepalive_s: float = KEEPALIVE_S) -> None:
         self._keepalive_s = keepalive_s
         self._idle: dict[Origin, dict[HttpConnection, float]] = {}
@@ -112,6 +114,7 @@ class HttpUpstream:
         self._closed = False
 
     async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -140,14 +143,13 @@ class HttpUpstream:
         if self._closed or not connection.reusable:
             connection.abort()
             return
-        loop = asyncio.get_running_loop()
-        self._idle.setdefault(origin, {})[connection] = loop.time()
+        self._idle.setdefault(origin, {})[connection] = self._loop.time()
         if self._sweep is None:
-            self._sweep = loop.call_later(self._keepalive_s, self._sweep_idle)
+            self._sweep = self._loop.call_later(self._keepalive_s, self._sweep_idle)
 
     def _take_idle(self, origin: Origin) -> HttpConnection | None:
         idle = self._idle.get(origin)
-        oldest_s = asyncio.get_running_loop().time() - self._keepalive_s
+        oldest_s = self._loop.time() - self._keepalive_s
         while idle:
             connection, since_s = idle.popitem()
             if since_s > oldest_s and connection.reusable:
@@ -156,9 +158,8 @@ class HttpUpstream:
         return None
 
     def _sweep_idle(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._drop_idle(loop.time() - self._keepalive_s)
-        self._sweep = loop.call_later(self._keepalive_s, self._sweep_idle) if self._idle else None
+        self._drop_idle(self._loop.time() - self._keepalive_s)
+        self._sweep = self._loop.call_later(self._keepalive_s, self._sweep_idle) if self._idle else None
 
     def _drop_idle(self, until_s: float) -> None:
         for origin, idle in tuple(self._idle.items()):

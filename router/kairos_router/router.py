@@ -21,6 +21,7 @@ from kairos_router.relay import Relay
 from kairos_router.release import HandleReleaser
 from kairos_router.retry import backoff_s
 from kairos_router.sse import error_event
+from kairos_router.time_limit import TimeLimit
 from kairos_router.upstream import Answer
 from vllm_kairos.core.decision import Assign
 from vllm_kairos.core.events import Dispatched, Ended, Event, FirstToken, PrefillDone
@@ -81,7 +82,7 @@ class Router:
         """Answer one request through `sink`; raises Refusal or RequestError when nothing was sent."""
         job = await self._intake.admit(incoming, story)
         try:
-            async with asyncio.timeout(self._settings.request_timeout_s):
+            with TimeLimit(self._settings.request_timeout_s):
                 await self._serve(job, sink)
         except TimeoutError:
             await self._time_out(job, sink)

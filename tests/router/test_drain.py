@@ -98,8 +98,8 @@ async def test_a_stream_that_ends_within_the_limit_ends_as_ever():
 
 async def test_a_timeout_within_a_request_is_not_taken_for_a_cut():
     drain = Drain()
-    with pytest.raises(TimeoutError):
-        async with drain.request(), asyncio.timeout(0.0):
+    with pytest.raises(TimeoutError), drain.request():
+        async with asyncio.timeout(0.0):
             await asyncio.sleep(1)
     assert drain.active == 0
 
@@ -108,9 +108,8 @@ async def test_a_request_that_is_cut_leaves_its_task_uncancelled():
     drain = Drain()
 
     async def serve() -> int:
-        with pytest.raises(CutOff):
-            async with drain.request():
-                await asyncio.Event().wait()
+        with pytest.raises(CutOff), drain.request():
+            await asyncio.Event().wait()
         task = asyncio.current_task()
         assert task is not None
         return task.cancelling()
