@@ -1,8 +1,9 @@
 """Random mixes on the real scheduler, recorded: every gap is attributed once, every step is read as it is."""
 
+from collections.abc import Set as AbstractSet
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.builder import build_scheduler
@@ -12,6 +13,16 @@ from vllm_kairos.core.latency import PrefillTotals
 from vllm_kairos.engine import compat, compat_steps
 from vllm_kairos.engine.deflection import is_deflected
 from vllm_kairos.steps.recorded import StepLoad
+
+ONE: dict[str, Any] = {
+    "at_step": 0,
+    "output": 1,
+    "schedule": None,
+    "remote": False,
+    "shares_prefix": False,
+    "priority": 0,
+    "abort_after": None,
+}
 
 
 def read_slowly(scheduler: Any, output: Any) -> StepLoad:
@@ -37,7 +48,7 @@ class RecordedMix(Mix):
         super().__init__(scheduler, node, mix)
         self.played = Played(scheduler)
         schedule, update = scheduler.schedule, scheduler.update_from_output
-        unfinished: frozenset[str] = frozenset()
+        unfinished: AbstractSet[str] = frozenset()
 
         def checked_schedule() -> Any:
             nonlocal unfinished
@@ -45,7 +56,7 @@ class RecordedMix(Mix):
             if output.total_num_scheduled_tokens:
                 load = compat_steps.read_load(scheduler, output, compat_steps.entered(output, unfinished))
                 assert load == read_slowly(scheduler, output)
-                unfinished = load.unfinished
+                unfinished = compat_steps.still_unfinished(scheduler, output, unfinished, load)
             return output
 
         def noted_update(output: Any, answer: Any) -> Any:
@@ -57,6 +68,10 @@ class RecordedMix(Mix):
         scheduler.schedule, scheduler.update_from_output = checked_schedule, noted_update
 
 
+@example(
+    node=Node(async_scheduling=False, policy="fcfs", token_budget=16, blocks=14, default_chunk=8, depth=1, draft_tokens=0),
+    mix=[Arrival(prompt=1, **ONE), Arrival(prompt=1, **ONE | {"remote": True}), Arrival(prompt=3, **ONE | {"schedule": (1,)})],
+)  # a step passes over the last one between two chunks of a single token
 @given(node=nodes, mix=st.lists(arrivals, min_size=1, max_size=8))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_every_gap_is_attributed_once(model: str, node: Node, mix: list[Arrival]) -> None:

@@ -1,6 +1,6 @@
 """What the step recorder reads of a scheduler and its outputs. Read against vLLM 0.30.0, 0.31.0 and 0.32.0."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Any
@@ -13,7 +13,7 @@ _NONE: frozenset[str] = frozenset()
 
 
 def entered(output: Any, unfinished: AbstractSet[str]) -> AbstractSet[str]:
-    """The requests of a step that begin to run in it, or were in the step before as `unfinished` prompts.
+    """The requests of a step that begin to run in it, or were `unfinished` prompts before it.
 
     Seam: who begins to run is in `scheduled_new_reqs` or `resumed_req_ids` (0.30-0.32).
     """
@@ -72,7 +72,16 @@ def _load(scheduler: Any, scheduled: Mapping[str, int], kv_tokens: int, suspects
     return StepLoad(decodes, kv_tokens, chunks, deflected_tokens, frozenset(unfinished) if unfinished else _NONE)
 
 
-def is_explained(output: Any, last: AbstractSet[str], entered_ids: AbstractSet[str]) -> bool:
+def still_unfinished(scheduler: Any, output: Any, before: AbstractSet[str], load: StepLoad) -> AbstractSet[str]:
+    """The prompts between two chunks after a step: its own, and of those `before` it the ones that it passed over."""
+    if not before:
+        return load.unfinished
+    scheduled, requests = output.num_scheduled_tokens, scheduler.requests
+    passed_over = [request_id for request_id in before if request_id not in scheduled and request_id in requests]
+    return load.unfinished.union(passed_over) if passed_over else load.unfinished
+
+
+def is_explained(output: Any, last: Collection[str], entered_ids: AbstractSet[str]) -> bool:
     """Whether a step holds exactly who `last`, all that ran in the step before, leaves with those who ended, and who entered.
 
     Counting is enough: nobody but who entered can be new in it, and if anybody else had left it, it would
@@ -95,7 +104,10 @@ def runs_all(scheduler: Any, output: Any) -> bool:
 
 def output_count(results: Mapping[int, Any]) -> int:
     """How many requests update_from_output() answered."""
-    return sum([len(each.outputs) for each in results.values()])
+    count = 0
+    for each in results.values():  # of one client mostly, where sum() takes longer
+        count += len(each.outputs)
+    return count
 
 
 def requests_with_tokens(results: Mapping[int, Any]) -> set[str]:

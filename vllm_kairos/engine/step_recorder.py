@@ -3,9 +3,11 @@
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from vllm_kairos.engine import compat, compat_steps
 from vllm_kairos.engine.settings import EngineSettings
@@ -33,7 +35,7 @@ class StepSink(Protocol):
         """No step will come any more."""
 
 
-class _Scheduled(NamedTuple):
+class _Scheduled(msgspec.Struct, frozen=True):
     output: Any
     number: int
     load: StepLoad
@@ -54,11 +56,11 @@ class StepRecorder:
         self._scheduler, self._sink, self._clock = scheduler, sink, clock
         self._in_flight: deque[_Scheduled] = deque()
         self._number = 0  # of the last step scheduled
-        self._last_ids: Any = frozenset()
+        self._last_ids: Mapping[str, int] = {}
         self._last_ran_all = False
         self._last_recorded = 0
         self._last_as_expected = False
-        self._unfinished: frozenset[str] = frozenset()
+        self._unfinished: AbstractSet[str] = frozenset()
         self._ended: dict[str, int] = {}  # ended request -> last step that may hold it
         self.gaps = GapTracker(self._left_by_client)
 
@@ -83,13 +85,14 @@ class StepRecorder:
         if not output.total_num_scheduled_tokens:
             return
         self._number += 1
-        scheduler, last_ids, ids = self._scheduler, self._last_ids, output.num_scheduled_tokens.keys()
+        scheduler, last_ids, ids = self._scheduler, self._last_ids, output.num_scheduled_tokens
         entered = compat_steps.entered(output, self._unfinished)
         load = compat_steps.read_load(scheduler, output, entered)
         explained = self._last_ran_all and compat_steps.is_explained(output, last_ids, entered)
-        follows = not ids.isdisjoint(last_ids)
+        follows = not ids.keys().isdisjoint(last_ids)
         self._last_ran_all = compat_steps.runs_all(scheduler, output)
-        self._unfinished, self._last_ids = load.unfinished, ids
+        self._unfinished = compat_steps.still_unfinished(scheduler, output, self._unfinished, load)
+        self._last_ids = ids
         if len(self._in_flight) == _MOST_IN_FLIGHT:
             self._in_flight.popleft()  # its output never came
         self._in_flight.append(_Scheduled(output, self._number, load, self._clock(), follows, entered, explained))
@@ -134,7 +137,8 @@ class StepRecorder:
         known = step.explained and self._last_as_expected and self._last_recorded == step.number - 1
         self._last_recorded = step.number
         if known and self._expected_count(step) == outputs:
-            waits = self.gaps.went_on(self._entered(step), outputs, step.number, now)
+            entered = self._entered(step) if step.entered else ()
+            waits = self.gaps.went_on(entered, outputs, step.number, now)
             if waits is not None:
                 return waits
         served = self._expected(step)
@@ -161,8 +165,6 @@ class StepRecorder:
 
     def _entered(self, step: _Scheduled) -> Sequence[str]:
         """Those of `_expected` that entered with the step."""
-        if not step.entered:
-            return ()
         unfinished, ended = step.load.unfinished, self._ended
         return [request_id for request_id in step.entered if request_id not in unfinished and request_id not in ended]
 
