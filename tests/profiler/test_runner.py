@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.profiler.fakes import FakeEngine, facts
+from vllm_kairos.core.regime import Regime
 from vllm_kairos.engine.compat_inprocess import StepPart, StepRecord
 from vllm_kairos.errors import ProfileError
-from vllm_kairos.fitting.features import Regime
 from vllm_kairos.profiler.recorder import Recorder, batch_of, condense, configurations
 from vllm_kairos.profiler.runner import SweepOutcome, SweepProgress, run_sweep
 from vllm_kairos.profiler.sweep import MINIMUM_CONFIGURATIONS, QUICK, Probe, Scene, SweepPlan, limits_of, plan_sweep

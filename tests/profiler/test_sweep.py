@@ -4,8 +4,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from vllm_kairos.core.regime import Regime
 from vllm_kairos.errors import ConfigError
-from vllm_kairos.fitting.features import Regime
 from vllm_kairos.profiler.sweep import (
     FULL,
     MINIMUM_CONFIGURATIONS,

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_kairos.core.gap_cause import Cause
+from vllm_kairos.core.regime import Regime
 from vllm_kairos.errors import StateError
-from vllm_kairos.fitting.features import Regime
 from vllm_kairos.steps.attribution import GAP_CAUSES
 from vllm_kairos.steps.gap_tracker import Gap
-from vllm_kairos.steps.totals import StepTotals, decode_totals, encode_totals, regime_of
+from vllm_kairos.steps.totals import StepTotals, decode_totals, encode_totals
 
 gaps = st.builds(Gap, st.sampled_from(GAP_CAUSES), st.integers(1, 300), st.floats(0.0, 100.0))
 
@@ -39,7 +39,7 @@ def test_steps_with_and_without_prediction() -> None:
     ("shape", "regime"), [((3, 0), Regime.DECODE), ((0, 0), Regime.DECODE), ((3, 1), Regime.MIXED), ((0, 1), Regime.PREFILL)]
 )
 def test_regimes(shape: tuple[int, int], regime: Regime) -> None:
-    assert regime_of(*shape) is regime
+    assert Regime.of(*shape) is regime
 
 
 @pytest.mark.parametrize(("data", "problem"), [(b"{", "step totals"), (b'{"schema": 9}', "schema must be 1, got 9")])

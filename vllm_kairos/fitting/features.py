@@ -1,19 +1,11 @@
 """Measured steps and the features that the linear models see in them; pure, no numpy."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from math import isfinite
 
+from vllm_kairos.core.regime import Regime
 from vllm_kairos.core.shapes import BatchShape
 from vllm_kairos.errors import ProfileError
-
-
-class Regime(StrEnum):
-    """Which of the three models a step belongs to."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
-    MIXED = "mixed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +32,9 @@ class Sample:
 
 def regime_of(batch: BatchShape) -> Regime:
     """Say which model predicts `batch`. Raises ProfileError for an empty step."""
-    if batch.prefill_tokens:
-        return Regime.MIXED if batch.running_decodes else Regime.PREFILL
-    if not batch.running_decodes:
+    if not (batch.running_decodes or batch.prefill_tokens):
         raise ProfileError("sample: a step must have running_decodes or prefill_tokens, got neither")
-    return Regime.DECODE
+    return Regime.of(batch.running_decodes, batch.prefill_tokens)
 
 
 def prefill_features(batch: BatchShape) -> tuple[float, ...]:

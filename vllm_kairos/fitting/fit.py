@@ -11,10 +11,11 @@ import numpy.typing as npt
 from sklearn.linear_model import LinearRegression
 
 from vllm_kairos.core.linear import DecodeCost, FittedLimits, LinearStepModel, PrefillCost, ShapeLimits
+from vllm_kairos.core.regime import Regime
 from vllm_kairos.core.shapes import BatchShape
 from vllm_kairos.errors import ProfileError
 from vllm_kairos.fitting.artifact import Accuracy
-from vllm_kairos.fitting.features import Regime, Sample, decode_features, prefill_features, regime_of
+from vllm_kairos.fitting.features import Sample, decode_features, prefill_features, regime_of
 
 HELD_OUT_SHARE = 0.2
 _LEAST_CONFIGURATIONS = 5  # per regime: one held out, and as many as the prefill model has features

@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from vllm_kairos.core.regime import Regime
 from vllm_kairos.core.shapes import BatchShape
 from vllm_kairos.engine.compat_inprocess import StepRecord
-from vllm_kairos.fitting.features import Regime, Sample, regime_of
+from vllm_kairos.fitting.features import Sample, regime_of
 from vllm_kairos.profiler.sweep import Probe, Scene
 
 # A repeat this many times its configuration's median was disturbed from outside, by another process or a page fault.

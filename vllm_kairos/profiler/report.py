@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from vllm_kairos.fitting.features import Regime
+from vllm_kairos.core.regime import Regime
 from vllm_kairos.profiler.api import MeasuredProfile
 from vllm_kairos.profiler.recorder import OUTLIER_FACTOR, configurations
 

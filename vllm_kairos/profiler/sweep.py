@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from vllm_kairos.core.regime import Regime
 from vllm_kairos.engine.compat_inprocess import EngineFacts
 from vllm_kairos.errors import ConfigError
-from vllm_kairos.fitting.features import Regime
 
 _Item = TypeVar("_Item")
 

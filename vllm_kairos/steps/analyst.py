@@ -1,11 +1,12 @@
 """Works recorded steps out, in their order: prediction, cause, gaps, totals, and the line of the file."""
 
 from vllm_kairos.core.latency import StepLatencyModel
+from vllm_kairos.core.regime import Regime
 from vllm_kairos.steps.attribution import CauseClock, StepSpan, carried, step_cause
 from vllm_kairos.steps.gap_tracker import gap_of
 from vllm_kairos.steps.recorded import RecordedStep, StepLoad
 from vllm_kairos.steps.step_file import StepLine
-from vllm_kairos.steps.totals import StepTotals, regime_of
+from vllm_kairos.steps.totals import StepTotals
 
 
 class StepAnalyst:
@@ -27,7 +28,7 @@ class StepAnalyst:
         cause = step_cause(content, took_s, predicted_s, self._stall_factor)
         step.end.clock = self._by_cause.advance(span, cause)
         gaps = [gap_of(wait, step.end) for wait in step.waits]
-        self.totals.add_step(regime_of(load.running_decodes, prefill_tokens), took_s, predicted_s)
+        self.totals.add_step(Regime.of(load.running_decodes, prefill_tokens), took_s, predicted_s)
         self.totals.add_gaps(gaps, self._tbt_slo_s)
         return StepLine(
             step=step.number,

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from vllm_kairos.core.gap_cause import Cause
-from vllm_kairos.fitting.features import Regime
+from vllm_kairos.core.regime import Regime
 from vllm_kairos.steps.attribution import GAP_CAUSES
 from vllm_kairos.steps.step_file import FileHeader, StepLine, read_steps
-from vllm_kairos.steps.totals import regime_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ class _Collected:
         self.steps += 1
         self.prefill_tokens += line.n
         self.deflected_tokens += line.deflected
-        self.took[regime_of(line.B, line.n)].append((line.took, line.predicted or np.nan))
+        self.took[Regime.of(line.B, line.n)].append((line.took, line.predicted or np.nan))
         for cause, count, gap_s in line.gaps:
             self.gaps.setdefault(cause, []).append((gap_s, count, gap_s > tbt_slo_s))
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from vllm_kairos.core.regime import Regime
 from vllm_kairos.errors import StateError
-from vllm_kairos.fitting.features import Regime
 from vllm_kairos.steps.attribution import GAP_CAUSES
 from vllm_kairos.steps.gap_tracker import Gap
 
@@ -66,13 +66,6 @@ class StepTotals(msgspec.Struct):
             totals.buckets[bisect_left(GAP_BUCKETS_S, gap_s)] += count
             if gap_s > tbt_slo_s:
                 totals.violations += count
-
-
-def regime_of(running_decodes: int, prefill_tokens: int) -> Regime:
-    """Which of the three models predicts such a step."""
-    if not prefill_tokens:
-        return Regime.DECODE
-    return Regime.MIXED if running_decodes else Regime.PREFILL
 
 
 def encode_totals(totals: StepTotals) -> bytes:
