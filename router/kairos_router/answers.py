@@ -7,7 +7,7 @@ import msgspec
 
 from kairos_router.payload import KV_KEY
 
-_KV_KEY_BYTES = KV_KEY.encode()
+KV_KEY_BYTES = KV_KEY.encode()
 _UNREADABLE = (msgspec.DecodeError, RecursionError)
 
 
@@ -107,7 +107,7 @@ def strip_kv_params(raw: bytes) -> bytes:
 
     /v1/responses streams carry the answer one level down, under `response`.
     """
-    if _KV_KEY_BYTES not in raw:
+    if KV_KEY_BYTES not in raw:
         return raw
     try:
         body = msgspec.json.decode(raw)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kairos_router.answers import Usage, strip_kv_params
+from kairos_router.answers import KV_KEY_BYTES, Usage, strip_kv_params
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 """A longer event is passed on unread rather than held."""
@@ -25,10 +25,21 @@ class EventSplitter:
     def __init__(self) -> None:
         self._tail = bytearray()
 
+    def plain(self, chunk: bytes) -> list[bytes] | None:
+        """Return the data of a chunk that is whole events of one data line each, as nearly all are; None: feed it."""
+        if (
+            self._tail
+            or b"\r" in chunk
+            or KV_KEY_BYTES in chunk
+            or not chunk.startswith(b"data: ")
+            or not chunk.endswith(b"\n\n")
+        ):
+            return None
+        data = chunk[6:-2].split(b"\n\ndata: ")
+        return data if chunk.count(b"\n") == 2 * len(data) else None
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the events that `chunk` completed."""
-        if not self._tail and chunk.endswith(b"\n\n") and b"\n\n\n" not in chunk and b"\r" not in chunk:
-            return [event + b"\n\n" for event in chunk[:-2].split(b"\n\n")]  # whole events, as nearly always
         search_from = max(0, len(self._tail) - _OVERLAP_BYTES)
         self._tail += chunk
         events, start = [], 0
@@ -132,8 +143,12 @@ class StreamScanner:
 
     def feed(self, chunk: bytes) -> bytes:
         """Take what the server sent; return what the client gets of it: whole events only."""
-        events = self._splitter.feed(chunk)
-        return b"".join([self._see(event) for event in events])
+        plain = self._splitter.plain(chunk)
+        if plain is None:
+            return b"".join([self._see(event) for event in self._splitter.feed(chunk)])
+        for data in plain:
+            self._read(data)
+        return chunk
 
     def finish(self) -> bytes:
         """Take the end of the stream; return the last event when it lacks its blank line."""
@@ -142,29 +157,34 @@ class StreamScanner:
 
     def _see(self, event: bytes) -> bytes:
         data = data_of(event)
-        if not data:
-            return event
-        self.events += 1
-        if data.strip() == _DONE:
-            self.saw_done = True
-            return event
-        self._account(read(data), data)
+        self._read(data)
         clean = strip_kv_params(data)
         return event if clean is data else _with_data(event, clean)
 
-    def _account(self, event: Event | None, data: bytes) -> None:
-        if event is None:
+    def _read(self, data: bytes) -> None:
+        if not data:
             return
+        self.events += 1
+        if data.strip() == _DONE:
+            self.saw_done = True
+            return
+        said = read(data)
+        if said is not None:
+            self._account(said, data)
+
+    def _account(self, event: Event, data: bytes) -> None:
         brings_text = False
         for choice in event.choices:
-            brings_text = brings_text or choice.brings_text
-            self.finish_reason = choice.finish_reason or self.finish_reason
+            brings_text = brings_text or bool(choice.text) or choice.brings_text
+            if choice.finish_reason:
+                self.finish_reason = choice.finish_reason
         if brings_text:
             self.saw_text = True
             self.text_events += 1
-        if event.has_error and self.error is None:
+        if event.error is not _NO_ERROR and event.has_error and self.error is None:
             self.error = data
-        self.usage = event.usage or self.usage
+        if event.usage is not None:
+            self.usage = event.usage
 
 
 def error_event(message: str, kind: str, status: int) -> bytes:

@@ -27,6 +27,41 @@ def test_events_are_the_same_however_the_stream_was_cut(events, cuts):
     assert splitter.finish() == b""
 
 
+_EVENTS = st.sampled_from(
+    [
+        *chat_events("a", "b"),
+        b"data: \n\n",
+        b"data:\n\n",
+        b"data: [DONE] \n\n",
+        b": ping\n\n",
+        b"\n",
+        b"event: x\ndata: {}\n\n",
+        b"data: {\ndata: }\n\n",
+        b'data: {"error": {"code": 400}}\r\n\r\n',
+        b'data: {"error": null, "kv_transfer_params": {"a": 1}}\n\n',
+        b'data: {"choices": [{"text": "data: x"}]}\n\n',
+    ]
+)
+
+
+def _account(scanner: StreamScanner) -> tuple[object, ...]:
+    return scanner.events, scanner.text_events, scanner.saw_done, scanner.error, scanner.finish_reason, scanner.usage
+
+
+@given(st.lists(_EVENTS, max_size=8), st.lists(st.integers(0, 400), max_size=4))
+def test_the_account_is_the_same_however_the_stream_was_cut(events, cuts):
+    stream = b"".join(events)
+    whole, cut, slow = StreamScanner(), StreamScanner(), StreamScanner()
+    ends = sorted({*cuts, len(stream)})
+    got = [
+        whole.feed(stream) + whole.finish(),
+        b"".join(cut.feed(stream[start:end]) for start, end in zip([0, *ends], ends, strict=False)) + cut.finish(),
+        b"".join(slow.feed(stream[at : at + 1]) for at in range(len(stream))) + slow.finish(),
+    ]
+    assert got[0] == got[1] == got[2]
+    assert _account(whole) == _account(cut) == _account(slow)
+
+
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 10_000])
 def test_the_scanner_returns_every_byte_and_counts_each_event_once(newline, size):
