@@ -25,6 +25,7 @@ class HttpConnection(asyncio.Protocol):
     """One exchange at a time: `send`, `head`, `part` until it returns b"", then `reusable` says whether another may follow."""
 
     def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -73,6 +74,11 @@ class HttpConnection(asyncio.Protocol):
         return data
 
     @property
+    def ended(self) -> bool:
+        """The whole answer has come."""
+        return self._done
+
+    @property
     def reusable(self) -> bool:
         """The exchange is over in both directions, and server and parser are ready for the next."""
         transport = self._transport
@@ -88,7 +94,9 @@ class HttpConnection(asyncio.Protocol):
     async def _wait(self) -> None:
         if self._loss:
             raise ConnectionLost(self._loss)
-        self._waiter = asyncio.get_running_loop().create_future()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -64,7 +64,8 @@ def head_of(call: Call, origin: Origin, target: str) -> bytes:
         lines.append("accept: */*")
     if call.body or call.method in _METHODS_WITH_BODY:
         lines.append(f"content-length: {len(call.body)}")
-    if _UNSENDABLE.search("".join(lines)) or " " in target:
+    together = "".join(lines)
+    if (not together.isprintable() and _UNSENDABLE.search(together)) or " " in target:
         raise RequestError("request must have no line break and no NUL in its path and headers")
     return "\r\n".join((*lines, "", "")).encode("utf-8", "surrogateescape")
 
@@ -84,17 +85,20 @@ class _HttpAnswer:
     def headers(self) -> Mapping[str, str]:
         return self.connection.headers
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
+    @property
+    def ended(self) -> bool:
+        return self.connection.ended
+
+    async def part(self) -> bytes:
         try:
-            while data := await self.connection.part():
-                yield data
+            return await self.connection.part()
         except ConnectionLost as error:
             raise UpstreamFailure(Failure.BROKEN, str(error)) from error
 
     async def read(self) -> bytes:
         parts: list[bytes] = []
         length_bytes = 0
-        async for data in self.chunks():
+        while data := await self.part():
             parts.append(data)
             length_bytes += len(data)
             if length_bytes > MAX_ANSWER_BYTES:

@@ -45,8 +45,8 @@ class Sink(Protocol):
     async def write(self, data: bytes) -> None:
         """Send a part of it; raises ConnectionError when the client is gone."""
 
-    async def finish(self) -> None:
-        """End it cleanly."""
+    async def finish(self, last: bytes = b"") -> None:
+        """End it cleanly with `last`; raises ConnectionError when that does not reach the client."""
 
     async def abort(self, last: bytes) -> None:
         """End it so that no client takes it for complete; `last` goes out first where the client can read it."""

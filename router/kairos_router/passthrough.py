@@ -118,11 +118,10 @@ class Passthrough:
 
 async def _scanned(answer: Answer) -> AsyncGenerator[bytes, None]:
     scanner = StreamScanner()
-    async with aclosing(answer.chunks()) as chunks:
-        async for chunk in chunks:
-            data = scanner.feed(chunk)
-            if data:
-                yield data
+    while chunk := await answer.part():
+        data = scanner.feed(chunk)
+        if data:
+            yield data
     rest = scanner.finish()
     if rest:
         yield rest

@@ -64,8 +64,11 @@ class PlainSink:
         self._send(b"%x\r\n%b\r\n" % (len(data), data))
         await self._wire.drained()
 
-    async def finish(self) -> None:
+    async def finish(self, last: bytes = b"") -> None:
         self._ended = True
+        if last:
+            self._send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last))
+            return
         with suppress(ConnectionError):  # the client has its answer and did not wait for the end of the body
             self._send(b"0\r\n\r\n")
 
@@ -83,7 +86,8 @@ def _head(status: int, headers: Mapping[str, str]) -> bytes:
     """The head of an answer. Raises ValueError where a header would not stay within its line."""
     lines = [_STATUS_LINES.get(status) or f"HTTP/1.1 {status} "]
     lines += [f"{name}: {value}" for name, value in headers.items()]
-    if _UNSENDABLE.search("".join(lines)):
+    together = "".join(lines)
+    if not together.isprintable() and _UNSENDABLE.search(together):
         raise ValueError("an answer's header must have no line break and no NUL")
     lines.append(_DATE.line())
     return "\r\n".join((*lines, "", "")).encode("utf-8", "surrogateescape")

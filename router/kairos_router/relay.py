@@ -1,7 +1,6 @@
 """Passes a decode server's answer to the client, streamed or whole, and keeps the account of its tokens."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
 
 from kairos_router import answers, failures, headers
 from kairos_router.failures import Failure, Leg
@@ -30,22 +29,26 @@ class Relay:
     async def _stream(self, answer: Answer) -> None:
         scanner = StreamScanner()
         self._story.streamed = True
+        last = b""  # goes out with the end of the body
         try:
-            async with aclosing(answer.chunks()) as chunks:
-                async for chunk in chunks:
-                    seen = scanner.text_events
-                    data = scanner.feed(chunk)
-                    self._check_head(scanner)
-                    await self._write(answer, data)
-                    self._story.answered = scanner.complete
-                    if scanner.text_events > seen:
-                        self._on_text()
-            await self._write(answer, scanner.finish())
+            while chunk := await answer.part():
+                seen = scanner.text_events
+                last = scanner.feed(chunk)
+                self._check_head(scanner)
+                if not answer.ended:
+                    await self._write(answer, last)
+                    self._story.answered, last = scanner.complete, b""
+                if scanner.text_events > seen:
+                    self._on_text()
+            last += scanner.finish()
         finally:
             self._story.usage = scanner.usage
         if not scanner.complete:
+            await self._write(answer, last)
             raise UpstreamFailure(Failure.BROKEN, "stream ended without a finish reason")
-        await self._sink.finish()
+        await self._start(answer)
+        await self._sink.finish(last)
+        self._story.answered = True
         self._story.error = "" if scanner.error is None else "error-in-stream"
 
     def _check_head(self, scanner: StreamScanner) -> None:
@@ -58,11 +61,13 @@ class Relay:
         raise UpstreamFailure(failure, "error event at the head of a stream", kept)
 
     async def _write(self, answer: Answer, data: bytes) -> None:
-        if not data:
-            return
+        if data:
+            await self._start(answer)
+            await self._sink.write(data)
+
+    async def _start(self, answer: Answer) -> None:
         if not self._sink.started:
             await self._sink.start(answer.status, self._headers(answer))
-        await self._sink.write(data)
 
     async def _whole(self, answer: Answer) -> None:
         body = answers.strip_kv_params(await answer.read())

@@ -3,7 +3,7 @@
 Upstream is a Protocol so that the router's flow is tested without a network; http_upstream.py has the real one.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -51,8 +51,12 @@ class Answer(Protocol):
     def headers(self) -> Mapping[str, str]:
         """Response headers."""
 
-    def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body as it arrives; raises UpstreamFailure(BROKEN)."""
+    @property
+    def ended(self) -> bool:
+        """The whole body has come: what `part` has not returned, it will return without waiting."""
+
+    async def part(self) -> bytes:
+        """Return what has come of the body since the last part, b"" at its end; raises UpstreamFailure(BROKEN)."""
 
     async def read(self) -> bytes:
         """Return the whole body; raises UpstreamFailure(BROKEN)."""

@@ -54,8 +54,10 @@ class WebSink:
         assert self._stream is not None
         await self._stream.write(data)
 
-    async def finish(self) -> None:
+    async def finish(self, last: bytes = b"") -> None:
         assert self._stream is not None
+        if last:
+            await self._stream.write(last)
         self._ended = True
         with suppress(ConnectionError):  # the client has its answer and did not wait for the end of the body
             await self._stream.write_eof()

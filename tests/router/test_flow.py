@@ -1,7 +1,7 @@
 """The flow without a network: a fake upstream, the real view and policies."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import monotonic
@@ -35,8 +35,13 @@ class FakeAnswer:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        yield self.body
+    @property
+    def ended(self) -> bool:
+        return True
+
+    async def part(self) -> bytes:
+        part, self.body = self.body, b""
+        return part
 
     async def read(self) -> bytes:
         return self.body
@@ -83,7 +88,7 @@ class KeptSink:
     async def write(self, data: bytes) -> None:
         self.body += data
 
-    async def finish(self) -> None: ...
+    async def finish(self, last: bytes = b"") -> None: ...
 
     async def abort(self, last: bytes) -> None:
         self.body += last
