@@ -40,6 +40,7 @@ class Intake:
         self._tokens = tokens
         self._workers = workers
         self._deflect = deflect
+        self._objectives = Objectives(ttft_s=deflect.ttft_slo_s, tbt_s=deflect.tbt_slo_s)
         self._by_session = BY_SESSION in (deflect.prefill_policy, deflect.decode_policy)
         self._new_unique = new_unique
         self.model_length_tokens: Callable[[], int | None] = lambda: None  # of the decode servers, None: not known
@@ -47,7 +48,7 @@ class Intake:
     async def admit(self, incoming: Incoming, story: Story) -> Job:
         """Build the job; raises RequestError for a body or a header that is not valid."""
         request = payload.parse(Endpoint(incoming.path), incoming.body)
-        wanted = objectives(incoming.headers, Objectives(ttft_s=self._deflect.ttft_slo_s, tbt_s=self._deflect.tbt_slo_s))
+        wanted = objectives(incoming.headers, self._objectives)
         pinned = self._pinned(incoming)
         count = await self._tokens.count(request.endpoint, request.body)
         force = self._force(request, incoming, count)

@@ -19,7 +19,7 @@ from vllm_kairos.wire import params
 KV_KEY = "kv_transfer_params"
 _FORBIDDEN_KEYS = frozenset({KV_KEY, params.PARAMS_KEY, "do_local_prefill"})
 # vLLM merges these objects into the sampling parameters' extra_args, where kv_transfer_params is read.
-_NESTED_KEYS = ("vllm_xargs", "extra_args", "sampling_params")
+_NESTED_KEYS = frozenset({"vllm_xargs", "extra_args", "sampling_params"})
 
 _PREFILL_PARAMS: Mapping[str, Any] = {
     "do_remote_decode": True,
@@ -44,6 +44,7 @@ _ANSWER_ONLY_KEYS = frozenset(
         "echo",
     }
 )
+_NOT_TO_PREFILL = _FORBIDDEN_KEYS | _CONSTRAINT_KEYS | _ANSWER_ONLY_KEYS
 # Kimi K3's chat template renders tool_choice and response_format into the prompt.
 _CONSTRAINT_SHAPES_PROMPT = re.compile(r"kimi[-_]?k3", re.IGNORECASE)
 _DEFAULT_OUTPUT_TOKENS = 16
@@ -111,8 +112,8 @@ def parse_object(raw: bytes) -> dict[str, Any]:
 
 def prefill_leg(request: ParsedRequest) -> bytes:
     """One token, not streamed, no output constraint; what shapes the prompt stays as the client sent it."""
-    dropped = _FORBIDDEN_KEYS | _CONSTRAINT_KEYS | _ANSWER_ONLY_KEYS
-    body = {key: value for key, value in _without_forbidden(request.body).items() if key not in dropped}
+    sent = request.body if request.clean else _without_forbidden(request.body)
+    body = {key: value for key, value in sent.items() if key not in _NOT_TO_PREFILL}
     body["stream"] = False
     body["max_tokens"] = 1
     if "max_completion_tokens" in body:
@@ -180,6 +181,8 @@ def _with_kv_params(request: ParsedRequest, value: Mapping[str, Any]) -> bytes:
 def _forbidden_paths(body: Mapping[str, Any]) -> bool:
     if not _FORBIDDEN_KEYS.isdisjoint(body):
         return True
+    if _NESTED_KEYS.isdisjoint(body):
+        return False
     nested = (body.get(key) for key in _NESTED_KEYS)
     return any(_forbidden_paths(value) for value in nested if isinstance(value, dict))
 
@@ -193,6 +196,8 @@ def _without_forbidden(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _constrained(body: Mapping[str, Any]) -> bool:
+    if _CONSTRAINT_KEYS.isdisjoint(body):
+        return _forces_tool(body)
     given = _CONSTRAINT_KEYS.intersection(body)
     return any(body[key] is not None for key in given) or _forces_tool(body)
 
@@ -228,7 +233,8 @@ def _echo_with_logprobs(body: Mapping[str, Any]) -> bool:
 
 
 def _no_output(body: Mapping[str, Any]) -> bool:
-    return any(isinstance(limit, int) and limit < 1 for limit in map(body.get, ("max_tokens", "max_completion_tokens")))
+    tokens, completion_tokens = body.get("max_tokens"), body.get("max_completion_tokens")
+    return (isinstance(tokens, int) and tokens < 1) or (isinstance(completion_tokens, int) and completion_tokens < 1)
 
 
 def _truncated_to_context(body: Mapping[str, Any]) -> bool:
@@ -238,7 +244,7 @@ def _truncated_to_context(body: Mapping[str, Any]) -> bool:
 
 
 def _constraint_shapes_prompt(body: Mapping[str, Any]) -> bool:
-    return _CONSTRAINT_SHAPES_PROMPT.search(str(body.get("model"))) is not None and _constrained(body)
+    return _constrained(body) and _CONSTRAINT_SHAPES_PROMPT.search(str(body.get("model"))) is not None
 
 
 # The key without which an obstacle cannot be there, its name, and whether it is there.

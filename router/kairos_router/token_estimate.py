@@ -37,12 +37,11 @@ class TextSize(msgspec.Struct, frozen=True, kw_only=True):
 
 def measure(parts: PromptParts) -> TextSize:
     """Measure in one pass; ASCII texts cost nothing per character."""
-    ascii_bytes = sum(len(text) for text in parts.texts if text.isascii())
-    others = [text for text in parts.texts if not text.isascii()]
-    other_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for text in others)
-    # A character of UTF-8 length w >= 2 carries w bytes; every byte beyond one a character marks non-ASCII.
-    beyond = other_bytes - sum(map(len, others))
-    total = ascii_bytes + other_bytes
+    total = beyond = 0  # a character of UTF-8 length w >= 2 carries w bytes; every byte beyond one marks non-ASCII
+    for text in parts.texts:
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        total += size
+        beyond += size - len(text)
     return TextSize(
         utf8_bytes=total,
         wide=beyond > total * _WIDE_SHARE,
