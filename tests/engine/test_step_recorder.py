@@ -110,6 +110,21 @@ def test_plain_decodes(build: Any, async_scheduling: bool) -> None:
 
 
 @BOTH_MODES
+def test_only_steps_that_lose_track_look_at_every_request(build: Any, async_scheduling: bool, monkeypatch: Any) -> None:
+    node, looked = played(build, async_scheduling), []
+    expected = node.recorder._expected
+    monkeypatch.setattr(node.recorder, "_expected", lambda step: looked.append(step.number) or expected(step))
+    for number in range(12):
+        transfer = schedule_params(33) if number % 3 == 0 else None
+        prompt, output = 20 + 20 * (number % 4), 5 + number % 5
+        node.scheduler.add_request(make_request(f"r{number}", prompt, transfer=transfer, max_tokens=output))
+        node.step()
+    node.run()
+    node.check()
+    assert looked == []
+
+
+@BOTH_MODES
 def test_a_deflected_and_an_unplanned_prefill_beside_decodes(build: Any, async_scheduling: bool) -> None:
     node = played(build, async_scheduling)
     node.scheduler.add_request(make_request("d", 16, max_tokens=40))

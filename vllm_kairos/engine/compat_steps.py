@@ -1,6 +1,6 @@
 """What the step recorder reads of a scheduler and its outputs. Read against vLLM 0.30.0, 0.31.0 and 0.32.0."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Any
@@ -81,25 +81,9 @@ def still_unfinished(scheduler: Any, output: Any, before: AbstractSet[str], load
     return load.unfinished.union(passed_over) if passed_over else load.unfinished
 
 
-def is_explained(output: Any, last: Collection[str], entered_ids: AbstractSet[str]) -> bool:
-    """Whether a step holds exactly who `last`, all that ran in the step before, leaves with those who ended, and who entered.
-
-    Counting is enough: nobody but who entered can be new in it, and if anybody else had left it, it would
-    hold fewer.
-    """
-    count = len(last)
-    for request_id in output.finished_req_ids:
-        if request_id in last and request_id not in entered_ids:
-            count -= 1
-    for request_id in entered_ids:
-        if request_id not in last:
-            count += 1
-    return count == len(output.num_scheduled_tokens)
-
-
-def runs_all(scheduler: Any, output: Any) -> bool:
-    """Whether a step, read right after schedule(), has tokens for all running requests."""
-    return len(output.num_scheduled_tokens) == len(scheduler.running)
+def passed_over(scheduler: Any, output: Any) -> int:
+    """How many running requests a step, read right after schedule(), has no tokens for."""
+    return len(scheduler.running) - len(output.num_scheduled_tokens)
 
 
 def output_count(results: Mapping[int, Any]) -> int:

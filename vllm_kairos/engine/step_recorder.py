@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
@@ -42,7 +42,7 @@ class _Scheduled(msgspec.Struct, frozen=True):
     handed_over_s: float
     follows: bool
     entered: AbstractSet[str]
-    explained: bool  # who else is in it was in the step before, and who else was there has ended
+    none_returned: bool  # all others in it were in the step before
 
 
 class StepRecorder:
@@ -57,9 +57,11 @@ class StepRecorder:
         self._in_flight: deque[_Scheduled] = deque()
         self._number = 0  # of the last step scheduled
         self._last_ids: Mapping[str, int] = {}
-        self._last_ran_all = False
+        self._ids_before_last: Mapping[str, int] = {}
+        self._passed_over = 0  # running requests that were not in the last step
+        self._last_preempting = 0  # number of a step
         self._last_recorded = 0
-        self._last_as_expected = False
+        self._last_as_expected = True
         self._unfinished: AbstractSet[str] = frozenset()
         self._ended: dict[str, int] = {}  # ended request -> last step that may hold it
         self.gaps = GapTracker(self._left_by_client)
@@ -88,14 +90,14 @@ class StepRecorder:
         scheduler, last_ids, ids = self._scheduler, self._last_ids, output.num_scheduled_tokens
         entered = compat_steps.entered(output, self._unfinished)
         load = compat_steps.read_load(scheduler, output, entered)
-        explained = self._last_ran_all and compat_steps.is_explained(output, last_ids, entered)
+        none_returned = self._passed_over == 0 or self._passed_over_ended(output.finished_req_ids)
         follows = not ids.keys().isdisjoint(last_ids)
-        self._last_ran_all = compat_steps.runs_all(scheduler, output)
+        self._passed_over = compat_steps.passed_over(scheduler, output)
         self._unfinished = compat_steps.still_unfinished(scheduler, output, self._unfinished, load)
-        self._last_ids = ids
+        self._ids_before_last, self._last_ids = last_ids, ids
         if len(self._in_flight) == _MOST_IN_FLIGHT:
             self._in_flight.popleft()  # its output never came
-        self._in_flight.append(_Scheduled(output, self._number, load, self._clock(), follows, entered, explained))
+        self._in_flight.append(_Scheduled(output, self._number, load, self._clock(), follows, entered, none_returned))
 
     def step_finished(self, output: Any, results: Any) -> None:
         """A step's output was taken in, and `results` leave for the clients."""
@@ -110,7 +112,8 @@ class StepRecorder:
 
     def preempted(self, request_id: str) -> None:
         """`request_id` lost its place, most often while the next step is being scheduled."""
-        self.gaps.preempt(request_id, self._number + 1)
+        self._last_preempting = self._number + 1
+        self.gaps.preempt(request_id, self._last_preempting)
 
     def requests_finished(self) -> None:
         """Requests were ended from outside."""
@@ -119,6 +122,14 @@ class StepRecorder:
     def close(self) -> None:
         """Write what is left."""
         self._sink.close()
+
+    def _passed_over_ended(self, ended: Iterable[str]) -> bool:
+        """Whether all whom the last step passed over have ended, as they do where their last token was under way."""
+        if self._last_preempting >= self._number - 1:
+            return False  # one who is not in the last step may have been preempted instead
+        before, last = self._ids_before_last, self._last_ids
+        gone = [request_id for request_id in ended if request_id in before and request_id not in last]
+        return len(gone) == self._passed_over
 
     def _take(self, output: Any) -> _Scheduled | None:
         """The step of `output`, with those before it, whose outputs never came; None for a step without tokens."""
@@ -134,7 +145,7 @@ class StepRecorder:
     def _waits(self, step: _Scheduled, results: Any, now: Mark) -> list[Wait]:
         """The waits that a step ends; as a rule it has served who the step before did, but for a few."""
         outputs = compat_steps.output_count(results)
-        known = step.explained and self._last_as_expected and self._last_recorded == step.number - 1
+        known = step.none_returned and self._last_as_expected and self._last_recorded == step.number - 1
         self._last_recorded = step.number
         if known and self._expected_count(step) == outputs:
             entered = self._entered(step) if step.entered else ()
