@@ -1,6 +1,7 @@
 """Where recorded steps go: the bounded file, the counts on /metrics, and the settings of both."""
 
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,6 +143,31 @@ def test_a_disk_that_fails_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
     writer.close()
     writer.put(step(2))
     assert list(read_steps(tmp_path / "steps")) == []
+
+
+def test_a_stuck_disk_costs_lines_but_no_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, stuck = threading.Event(), threading.Event()
+    write = BoundedFile.write
+
+    def wait(self: Any, line: bytes) -> None:
+        asked.set()
+        stuck.wait()
+        write(self, line)
+
+    monkeypatch.setattr(BoundedFile, "write", wait)
+    monkeypatch.setattr("vllm_kairos.engine.step_writer._QUEUED_STEPS", 3)
+    monkeypatch.setattr("vllm_kairos.engine.step_writer._PERIOD_S", 0.001)
+    counts = analyst()
+    writer = StepWriter(HEADER, counts, tmp_path / "totals", str(tmp_path / "steps"), 100_000)
+    writer.put(step(1))
+    asked.wait()
+    for number in range(2, 11):
+        writer.put(step(number))
+    assert (counts.totals.regimes["decode"].steps, counts.totals.dropped_lines) == (7, 6)
+    stuck.set()
+    writer.close()
+    assert counts.totals.regimes["decode"].steps == 10
+    assert [each.step for _, each in read_steps(tmp_path / "steps")] == [1, 8, 9, 10]
 
 
 def test_counts_reach_another_process(tmp_path: Path) -> None:
