@@ -1,7 +1,7 @@
 """What the router sent to a node and the node's last report cannot show yet."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from vllm_kairos.core.node import LinkState, NodeState
@@ -101,18 +101,29 @@ class _Sums:
         reported = max(0, report.deflected_prefills - self._ended_unseen)
         left = report.deflected_tokens_left if reported else 0
         queue, queued_tokens = _without_first(report, report.deflected_tokens_left - left)
-        return replace(
-            report,
+        return NodeState(  # spelled out: `replace` takes three times as long, and this comes twice per request
+            node_id=report.node_id,
+            role=report.role,
             running_decodes=report.running_decodes + self._decodes,
             kv_tokens=report.kv_tokens + self._kv_tokens,
             queued_prompt_tokens=(*queue, *self._queue),
             queued_prefill_tokens=queued_tokens + sum(self._queue),
+            token_budget_tokens=report.token_budget_tokens,
+            max_running_requests=report.max_running_requests,
+            block_size_tokens=report.block_size_tokens,
             free_kv_blocks=max(0, report.free_kv_blocks - self._blocks),
+            total_kv_blocks=report.total_kv_blocks,
+            kv_bytes_per_token=report.kv_bytes_per_token,
+            remote_kv_requests=report.remote_kv_requests,
+            remote_kv_tokens=report.remote_kv_tokens,
             expected_decodes=self._expected,
             expected_kv_tokens=self._expected_kv_tokens,
             deflected_prefills=max(reported, self._deflected),
             deflected_tokens_left=left + self._unseen_deflected_tokens,
             links=self._links() if self._moving_tokens else report.links,
+            accepting=report.accepting,
+            stale=report.stale,
+            observed_at_s=report.observed_at_s,
         )
 
     def _links(self) -> tuple[LinkState, ...]:
@@ -131,6 +142,8 @@ class _Sums:
 
 def _without_first(report: NodeState, tokens: int) -> tuple[Sequence[int], int]:
     """The report's queue without its first `tokens` tokens: deflected prompts that have since ended, which ran first."""
+    if not tokens:
+        return report.queued_prompt_tokens, report.queued_prefill_tokens
     queue, left = list(report.queued_prompt_tokens), tokens
     while left > 0 and queue:
         cut = min(left, queue[0])
