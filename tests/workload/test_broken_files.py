@@ -8,6 +8,7 @@ import pytest
 from tests.workload.files import AZURE, MOONCAKE, mooncake_row, write
 from vllm_kairos.errors import WorkloadError
 from vllm_kairos.workload import load_trace
+from vllm_kairos.workload.source import Source
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 SAMPLE = "arrived_at,num_prefill_tokens,num_decode_tokens\n"
@@ -99,3 +100,13 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_ours(tmp_path):
     binary = tmp_path / "binary.csv"
     binary.write_bytes(AZURE.encode() + b"\xff\xfe\n")
     _refused(binary, "cannot be read", format="azure")
+
+
+def test_a_file_is_closed_whatever_ends_its_reading(tmp_path):
+    path = write(tmp_path, "t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n0,5,5\n1,x,5\n2,5,5\n")
+    with Source(path) as source:
+        records = source.csv_records()
+        next(records)
+        (stream,) = source._opened
+        assert not stream.closed
+    assert stream.closed

@@ -1,15 +1,13 @@
 """The workload that is replayed: read or drawn, cut, smoothed, and set to its pace."""
 
-from pathlib import Path
 from typing import Literal
 
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.replay.schedule import ramped_s
 from vllm_kairos.replay.settings import LoadSettings
 from vllm_kairos.workload import generate, load_trace, transforms
-from vllm_kairos.workload.formats.registry import format_of
+from vllm_kairos.workload.load import draws_arrivals
 from vllm_kairos.workload.request import Workload
-from vllm_kairos.workload.source import Source
 
 
 def build_workload(settings: LoadSettings) -> Workload:
@@ -32,7 +30,7 @@ def _taken(settings: LoadSettings) -> Workload:
             settings.workload, requests=settings.requests, seed=settings.seed, rate_rps=settings.rate, scv=settings.scv
         )
     assert settings.trace is not None
-    drawn = format_of(Source(Path(settings.trace)), settings.format).draws_arrivals
+    drawn = draws_arrivals(settings.trace, settings.format)
     return load_trace(
         settings.trace,
         format=settings.format,

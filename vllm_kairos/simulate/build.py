@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 
 from vllm_kairos.core.node import Role
 from vllm_kairos.core.settings import DecisionSettings
@@ -16,11 +15,9 @@ from vllm_kairos.sim.record import Objectives
 from vllm_kairos.simulate.config import NodeCounts, SimulateConfig
 from vllm_kairos.simulate.sections import ClusterConfig, NetworkConfig, WorkloadConfig, require
 from vllm_kairos.workload import transforms
-from vllm_kairos.workload.formats.registry import format_of
 from vllm_kairos.workload.generate import generate
-from vllm_kairos.workload.load import load_trace
+from vllm_kairos.workload.load import draws_arrivals, load_trace
 from vllm_kairos.workload.request import Workload
-from vllm_kairos.workload.source import Source
 
 _REQUESTS_DRAWN = 1000
 _MOST_RUNNING_REQUESTS = 256  # vLLM's own default
@@ -73,7 +70,7 @@ def build_workload(config: WorkloadConfig, rate_rps: float | None, seed: int) ->
 
 def _draws_arrivals(config: WorkloadConfig) -> bool:
     assert config.trace is not None
-    return format_of(Source(Path(config.trace)), config.format).draws_arrivals
+    return draws_arrivals(config.trace, config.format)
 
 
 def _shaped(workload: Workload, config: WorkloadConfig, seed: int) -> Workload:

@@ -52,9 +52,16 @@ def load_trace(
         duration_s=duration_s,
         lengths_path=None if lengths_path is None else Path(lengths_path),
     )
-    source, remarks = Source(Path(path)), Remarks()
-    known = format_of(source, format)
-    workload = known.read(source, options, remarks)
+    remarks = Remarks()
+    with Source(Path(path)) as source:
+        known = format_of(source, format)
+        workload = known.read(source, options, remarks)
     if rate_rps is not None and not known.draws_arrivals:
         workload = at_rate(workload, rate_rps)
     return replace(workload, warnings=(*workload.warnings, *remarks.lines()))
+
+
+def draws_arrivals(path: str | Path, format: str = AUTO) -> bool:
+    """Whether the file's format has no arrival times of its own. Raises WorkloadError."""
+    with Source(Path(path)) as source:
+        return format_of(source, format).draws_arrivals

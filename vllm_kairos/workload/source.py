@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from math import inf, isfinite
 from pathlib import Path
@@ -121,9 +121,20 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A trace file. Every method raises WorkloadError when the file cannot be read as what it should be."""
+    """A trace file. Every method raises WorkloadError when the file cannot be read as what it should be.
+
+    As a context manager it closes what an error left open in the middle of reading.
+    """
 
     path: Path
+    _opened: list[TextIO] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __enter__(self) -> "Source":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in self._opened:
+            stream.close()
 
     @property
     def name(self) -> str:
@@ -188,6 +199,7 @@ class Source:
                 zipped = stream.read(2) == _GZIP_MAGIC
             opener: Any = gzip.open if zipped else open
             with opener(self.path, "rt", encoding="utf-8-sig", newline="") as text:
+                self._opened.append(text)
                 yield text
         except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
             raise WorkloadError(f"{self.path}: cannot be read: {error}") from error

@@ -42,7 +42,8 @@ def save_workload(workload: Workload, path: str | Path) -> None:
 
 def load_workload(path: str | Path) -> Workload:
     """The workload that `save_workload` wrote. Raises WorkloadError naming the file, row, field, rule and value."""
-    return _load(Source(Path(path)))
+    with Source(Path(path)) as source:
+        return _load(source)
 
 
 def _lines(workload: Workload) -> Iterator[str]:

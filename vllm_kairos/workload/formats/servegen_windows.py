@@ -49,7 +49,8 @@ def _matches(first: Record) -> bool:
 def _read(source: Source, options: LoadOptions, remarks: Remarks) -> Workload:
     if options.duration_s <= 0 or options.duration_s % WINDOW_S:
         raise WorkloadError(f"duration_s must be a multiple of {WINDOW_S:g}, the windows' length, got {options.duration_s}")
-    lengths = _lengths(Source(options.lengths_path or _lengths_beside(source)), remarks)
+    with Source(options.lengths_path or _lengths_beside(source)) as beside:
+        lengths = _lengths(beside, remarks)
     windows = _with_lengths(source, _windows(source), lengths, remarks)
     chosen = _between(windows, _start_s(windows, options), options.duration_s)
     expected = sum(window.rate_rps * WINDOW_S for of_client in chosen.values() for window in of_client)
