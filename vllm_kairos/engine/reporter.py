@@ -10,6 +10,7 @@ from vllm_kairos.engine import compat
 from vllm_kairos.engine.node_state import constant_fields, read_state
 from vllm_kairos.engine.publisher import StatePublisher
 from vllm_kairos.engine.settings import EngineSettings, rank_endpoint
+from vllm_kairos.engine.steps_in_flight import StepsInFlight
 from vllm_kairos.wire.messages import StepSample, TransferSample
 
 _SAMPLES_PER_PERIOD = 4
@@ -36,7 +37,7 @@ class StateReporter:
         self._period_s = settings.heartbeat_period_s
         self._constants = constant_fields(scheduler, settings, uuid.uuid4().hex)
         self._step_samples: deque[StepSample] = deque(maxlen=_KEPT_SAMPLES)
-        self._in_flight: deque[tuple[Any, tuple[int, int, int, int], float]] = deque()
+        self._in_flight: StepsInFlight[tuple[tuple[int, int, int, int], float]] = StepsInFlight()
         self._next_sample_s = self._next_beat_s = self._last_finish_s = 0.0
         self._report_now = False
         self._left = (False, False)
@@ -57,7 +58,7 @@ class StateReporter:
         now_s = self._clock()
         if output.total_num_scheduled_tokens and now_s >= self._next_sample_s:
             self._next_sample_s = now_s + self._period_s / _SAMPLES_PER_PERIOD
-            self._in_flight.append((output, compat.batch_shape(self._scheduler, output), now_s))
+            self._in_flight.add(output, (compat.batch_shape(self._scheduler, output), now_s))
 
     def step_finished(self, output: Any, model_runner_output: Any) -> None:
         """A step's output was taken in: measure it, and report when that is due."""
@@ -83,17 +84,10 @@ class StateReporter:
 
     def _measure(self, output: Any, now_s: float) -> None:
         """Take the sample of `output`; steps in flight with it are timed from the end of the one before."""
-        while self._in_flight:
-            scheduled, shape, scheduled_s = self._in_flight[0]
-            if scheduled is output:
-                self._in_flight.popleft()
-                decodes, kv_tokens, prefill_tokens, done_tokens = shape
-                step_s = now_s - max(scheduled_s, self._last_finish_s)
-                self._step_samples.append(StepSample(decodes, kv_tokens, prefill_tokens, done_tokens, step_s))
-                return
-            if len(self._in_flight) < _KEPT_SAMPLES:
-                return
-            self._in_flight.popleft()  # its output never came
+        taken = self._in_flight.take(output)
+        if taken is not None:
+            shape, scheduled_s = taken
+            self._step_samples.append(StepSample(*shape, now_s - max(scheduled_s, self._last_finish_s)))
 
     def _report(self) -> None:
         self._report_now = False
