@@ -113,3 +113,40 @@ def test_profile_that_is_none_is_refused_by_path(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(ProfileError, match=str(path)):
         check_profile(parse_settings({"kairos": {"profile": str(path)}}), "tiny", None)
+
+
+def test_a_governor_sizes_unplanned_prefill_and_finds_its_profile() -> None:
+    kairos = {"role": "decode", "governor": {"tpot_slo_s": 0.025}, "emulation": {"profile": "a100-llama3-8b"}}
+    settings = parse_settings({"kairos": kairos | {"floor_chunk_tokens": 4}})
+    assert settings.default_chunk_tokens is None
+    assert settings.governor is not None
+    assert settings.governor.profile == "a100-llama3-8b"
+    assert settings.governor.sizing.objective == (None, 0.025)
+    assert (settings.governor.sizing.floor_tokens, settings.governor.sizing.mode) == (4, "guarded")
+    alone = parse_settings({"kairos": {"governor": {"profile": "p"}}})
+    assert alone.enabled
+    assert alone.governor is not None
+    assert alone.governor.sizing.objective == (0.07, None)
+
+
+@pytest.mark.parametrize("off", [None, False])
+def test_a_governor_that_is_off(off: Any) -> None:
+    assert parse_settings({"kairos": {"governor": off}}).governor is None
+
+
+@pytest.mark.parametrize(
+    ("governor", "message"),
+    [
+        (True, r"governor\.profile must name a profile"),
+        (5, "governor must be an object, true or false"),
+        ({"speed": 1}, r"governor\.speed: no such setting"),
+        ({"mode": "brave"}, r"governor\.mode must be one of strict, guarded, adaptive, got 'brave'"),
+        ({"beta": 1.5}, r"governor\.beta must be a number > 0 and <= 1, got 1\.5"),
+        ({"starvation_s": 0}, r"governor\.starvation_s must be a finite number > 0, got 0"),
+        ({"tbt_slo_s": float("inf")}, r"governor\.tbt_slo_s must be"),
+        ({"correct": 1}, r"governor\.correct must be true or false, got 1"),
+    ],
+)
+def test_a_governors_error_names_field_and_value(governor: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_settings({"kairos": {"governor": governor}})

@@ -5,10 +5,12 @@ from itertools import islice
 from typing import Any
 from weakref import WeakSet
 
+from vllm_kairos.core.governor import BoundedStep, Prompt
 from vllm_kairos.core.schedule_state import ScheduleState
 from vllm_kairos.core.step_plan import StepPlan, skipped_decodes
 from vllm_kairos.engine import compat
 from vllm_kairos.engine.deflection import adopt_schedule
+from vllm_kairos.engine.governor import StepGovernor
 from vllm_kairos.engine.settings import EngineSettings
 from vllm_kairos.errors import WireError
 
@@ -23,11 +25,13 @@ class StepPlanner:
 
     Prefills are served in vLLM's own order: running ones by admission, then the waiting queues. The
     first one takes what its chi leaves beside the decodes, the next ones what is then left under the
-    smallest chi so far, and those without room are held out of the step.
+    smallest chi so far, and those without room are held out of the step. With a governor none gets more
+    than the running decodes' deadlines leave.
     """
 
-    def __init__(self, scheduler: Any, settings: EngineSettings) -> None:
+    def __init__(self, scheduler: Any, settings: EngineSettings, governor: StepGovernor | None = None) -> None:
         self._scheduler = scheduler
+        self._governor = governor
         self._settings = settings
         self._chunking = bool(scheduler.scheduler_config.enable_chunked_prefill)
         self._planned: WeakSet[ScheduleState] = WeakSet()  # dies with the requests
@@ -64,8 +68,10 @@ class StepPlanner:
         running_prefills = self._running_prefills()
         arrivals, candidates = self._scan_waiting()
         self._prefills = running_prefills + candidates
+        if self._governor is not None:
+            self._governor.begin(running_prefills)
         decodes = compat.decode_tokens(self._scheduler, len(running_prefills))
-        budget = compat.token_budget(self._scheduler, len(self._scheduler.running) + arrivals + 1)
+        budget = compat.token_budget(self._scheduler, len(self._scheduler.running) + len(arrivals) + 1)
         if not self._prefills and decodes <= budget:
             return []
         return self._plan_step(budget, decodes, arrivals)
@@ -81,9 +87,12 @@ class StepPlanner:
         if new_tokens <= self.free_width and _is_decode(request, running):
             return new_tokens
         step.give_back(request)
+        new_tokens = self._in_time(step, request, computed_tokens, new_tokens)
+        if not new_tokens:
+            return 0
         state = self._state(request)
         if state is None:
-            return self._limit_unbounded(step, request, request.num_tokens - computed_tokens, new_tokens)
+            return self._limit_unbounded(step, request, computed_tokens, new_tokens)
         return self._limit_prefill(step, state, request, computed_tokens, new_tokens)
 
     def forget_grant(self, request: Any) -> None:
@@ -112,34 +121,38 @@ class StepPlanner:
             prefills += rolled_back
         return prefills
 
-    def _scan_waiting(self) -> tuple[int, list[Any]]:
-        """Waiting requests that only need their next token, as a number, and those that need prefill here."""
+    def _scan_waiting(self) -> tuple[list[Any], list[Any]]:
+        """Waiting requests that only need their next token and have a slot, and those that need prefill here."""
         scheduler = self._scheduler
-        arrivals, candidates = 0, []
+        arrivals, candidates = [], []
         for request in self._waiting():
             if compat.has_arrived_kv(scheduler, request):
                 if _tokens_left(request) <= 1:
-                    arrivals += 1
+                    arrivals.append(request)
                     continue
             elif not _will_prefill_here(scheduler, request):
                 continue
             candidates.append(request)
         free_slots = scheduler.max_num_running_reqs - len(scheduler.running)
-        return max(0, min(arrivals, free_slots)), candidates
+        return arrivals[: max(0, free_slots)], candidates
 
     def _waiting(self) -> Iterator[Any]:
         for queue in compat.waiting_queues(self._scheduler):
             yield from islice(queue, _SCANNED_WAITING) if queue else ()
 
-    def _plan_step(self, budget: int, decodes: int, arrivals: int) -> list[Any]:
-        arrival_tokens = arrivals * self.free_width
+    def _plan_step(self, budget: int, decodes: int, arrivals: list[Any]) -> list[Any]:
+        arrival_tokens = len(arrivals) * self.free_width
         forecast = StepPlan(budget_tokens=budget, decode_tokens=decodes + arrival_tokens)
         floor_for = self._overdue(forecast)
         floor_tokens = self._floor_tokens(budget, decodes) if self._may_run(floor_for) else 0
         skipped, freed = self._skip_decodes(decodes + floor_tokens - budget)
         self.step = StepPlan(budget_tokens=budget, decode_tokens=decodes - freed + arrival_tokens)
         self.step.floor_for, self.step.floor_tokens, self.step.skipped = floor_for, floor_tokens, skipped
-        return self._forecast_held(forecast, floor_for, arrivals)
+        if self._governor is not None and self._prefills:
+            bound = self._governor.bound(arrivals, self._prefills[0])
+            if bound is not None:
+                forecast.bounded, self.step.bounded = BoundedStep(bound), BoundedStep(bound)
+        return self._forecast_held(forecast, floor_for, bool(arrivals))
 
     def _may_run(self, prefill: Any) -> bool:
         """Whether there is such a prefill, running or with a slot to start in."""
@@ -177,36 +190,52 @@ class StepPlanner:
         self._next_victim = (self._next_victim + len(indices)) % max(1, len(widths))
         return frozenset(decodes[index] for index in indices), sum(widths[index] for index in indices)
 
-    def _forecast_held(self, forecast: StepPlan, floor_for: Any, arrivals: int) -> list[Any]:
+    def _forecast_held(self, forecast: StepPlan, floor_for: Any, arrivals: bool) -> list[Any]:
         """Go through the prefills as vLLM will; those in the waiting queues that find no room are held out."""
         held = []
-        yields = arrivals > 0 and not compat.drains_kv_holders_first(self._scheduler)
+        yields = arrivals and not compat.drains_kv_holders_first(self._scheduler)
         for request in self._prefills:
-            state, left = self._state(request), _tokens_left(request)
+            state, done = self._state(request), _computed(request)
             waiting = not compat.is_running(request)
+            spare, left = forecast.spare_tokens, _tokens_left(request)
+            if forecast.bounded is not None:
+                left = self._in_time(forecast, request, done, min(left, spare) if spare > 0 else left)
             if state is None:
-                if waiting and left > forecast.spare_tokens and compat.must_run_whole(request):
+                if waiting and (not left or (left > spare and compat.must_run_whole(request))):
                     held.append(request)
                     continue
-                forecast.grant(request, min(left, max(forecast.spare_tokens, 0)), None)
+                forecast.grant(request, min(left, max(spare, 0)), None, done)
                 continue
-            chi = state.chi(_computed(request))
+            chi = state.chi(done)
             room = forecast.room(chi)
-            if (room <= 0 and request is not floor_for) or (yields and waiting):
+            if not left or (room <= 0 and request is not floor_for) or (yields and waiting):
                 if waiting:
                     held.append(request)
                 continue
-            forecast.grant(request, min(left, max(room, 1)), chi)
+            forecast.grant(request, min(left, max(room, 1)), chi, done)
         return held
 
-    def _limit_unbounded(self, step: StepPlan, request: Any, left: int, new: int) -> int:
+    def _in_time(self, step: StepPlan, request: Any, computed: int, new: int) -> int:
+        """Tokens of `new` with which the step ends by the running decodes' deadlines."""
+        bounded = step.bounded
+        if bounded is None or new <= 0:
+            return new
+        if bounded.full:
+            return 0
+        left = request.num_tokens - computed
+        fewest = compat.smallest_chunk(self._scheduler, request, computed)
+        if new > left or compat.must_run_whole(request):  # padded by drafts: all of them or none
+            left = fewest = max(left, new)
+        return bounded.largest(Prompt(computed, left, fewest, compat.chunk_block_tokens(self._scheduler)), new)
+
+    def _limit_unbounded(self, step: StepPlan, request: Any, computed: int, new: int) -> int:
         """A prefill without chi: running, it leaves the decodes behind it their tokens; waiting, it is vLLM's affair."""
         allowed = new
         if compat.is_running(request):
             allowed = min(new, max(step.spare_tokens, 0))
-        elif new < left and compat.must_run_whole(request):
+        elif new < request.num_tokens - computed and compat.must_run_whole(request):
             return 0
-        step.grant(request, allowed, None)
+        step.grant(request, allowed, None, computed)
         return allowed
 
     def _limit_prefill(self, step: StepPlan, state: ScheduleState, request: Any, computed: int, new: int) -> int:
@@ -220,7 +249,7 @@ class StepPlanner:
         allowed = min(new, max(room, compat.smallest_chunk(self._scheduler, request, computed), self.free_width))
         if allowed < new and request.num_tokens - computed < new and not compat.is_running(request):
             return 0  # vLLM padded its one token with draft slots: all of them or none
-        step.grant(request, allowed, chi)
+        step.grant(request, allowed, chi, computed)
         state.record_chunk(computed)
         return allowed
 

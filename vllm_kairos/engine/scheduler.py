@@ -3,6 +3,7 @@
 from typing import Any
 
 from vllm_kairos.engine import compat
+from vllm_kairos.engine.governor import StepGovernor
 from vllm_kairos.engine.planner import StepPlanner
 from vllm_kairos.engine.reporter import StateReporter
 from vllm_kairos.engine.settings import check_profile, parse_settings
@@ -20,6 +21,7 @@ class KairosScheduler(compat.SchedulerBase):
 
     _kairos_reporter: StateReporter | None = None
     _kairos_recorder: StepRecorder | None = None
+    _kairos_governor: StepGovernor | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -27,7 +29,8 @@ class KairosScheduler(compat.SchedulerBase):
         model = self.vllm_config.model_config
         check_profile(settings, model.model, model.served_model_name)
         self._kairos_active = settings.enabled
-        self._kairos_planner = StepPlanner(self, settings)
+        self._kairos_governor = StepGovernor.create(self, settings)
+        self._kairos_planner = StepPlanner(self, settings, self._kairos_governor)
         self._kairos_reporter = StateReporter.create(self, settings)
         self._kairos_recorder = StepRecorder.create(self, settings)
 
@@ -41,6 +44,8 @@ class KairosScheduler(compat.SchedulerBase):
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         self._kairos_planner.adopt(request)
+        if self._kairos_governor is not None:
+            self._kairos_governor.adopt(request)
         result = super().add_request(request, *args, **kwargs)
         limited = self._kairos_active or compat.state_of(request) is not None
         if limited and (compat.can_never_fit(self, request) or self._too_long_for_one_step(request)):
@@ -58,6 +63,8 @@ class KairosScheduler(compat.SchedulerBase):
             with compat.held_out(self, held), compat.limited_requests(self, planner.limit, free_width):
                 output = super().schedule(*args, **kwargs)
         deflection_ended = planner.end()
+        if self._kairos_governor is not None:
+            self._kairos_governor.step_scheduled(output)
         if self._kairos_recorder is not None:
             self._kairos_recorder.step_scheduled(output)
         if self._kairos_reporter is not None:
@@ -66,6 +73,8 @@ class KairosScheduler(compat.SchedulerBase):
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any) -> Any:
         result = super().update_from_output(scheduler_output, model_runner_output, *args, **kwargs)
+        if self._kairos_governor is not None:
+            self._kairos_governor.step_finished(scheduler_output)
         if self._kairos_recorder is not None:
             self._kairos_recorder.step_finished(scheduler_output, result)
         if compat.has_failed_blocks(model_runner_output):
@@ -95,6 +104,8 @@ class KairosScheduler(compat.SchedulerBase):
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         self._kairos_planner.forget_grant(request)
+        if self._kairos_governor is not None:
+            self._kairos_governor.preempted(request.request_id)
         if self._kairos_recorder is not None:
             self._kairos_recorder.preempted(request.request_id)
         return super()._preempt_request(request, *args, **kwargs)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_kairos.core.node import Role
+from vllm_kairos.engine.governor_settings import GOVERNOR_KEY, EngineGovernorSettings, parse_governor
 from vllm_kairos.engine.step_settings import RECORD_KEY, StepRecordSettings, parse_step_record
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.fitting.artifact import load_profile
@@ -14,6 +15,7 @@ from vllm_kairos.fitting.artifact import load_profile
 SETTINGS_KEY = "kairos"
 EMULATION_KEY = "emulation"  # for the emulated executor, which reads it itself
 DEFAULT_CHUNK_TOKENS = 512
+DEFAULT_FLOOR_TOKENS = 16
 _PREFIX = f"additional_config.{SETTINGS_KEY}"
 
 
@@ -22,7 +24,7 @@ class EngineSettings:
     """How one engine takes part; the defaults leave it exactly as stock vLLM.
 
     `default_chunk_tokens` bounds a step (decodes included) that carries prefill nobody planned; None
-    leaves such prefill to vLLM. A prefill that found no room in `max_wait_steps` steps in a row gets
+    leaves such prefill to vLLM, or to the governor. A prefill that found no room in `max_wait_steps` steps in a row gets
     `floor_chunk_tokens` in the next one.
     """
 
@@ -33,10 +35,11 @@ class EngineSettings:
     heartbeat_period_s: float = 0.1
     default_chunk_tokens: int | None = None
     max_wait_steps: int = 8
-    floor_chunk_tokens: int = 16
+    floor_chunk_tokens: int = DEFAULT_FLOOR_TOKENS
     profile: str | None = None
     state_key_file: str | None = None
     step_record: StepRecordSettings | None = None  # None: steps are not recorded
+    governor: EngineGovernorSettings | None = None  # None: deadlines bound no step
 
     @property
     def state_key(self) -> bytes | None:
@@ -60,15 +63,19 @@ def parse_settings(additional_config: Any) -> EngineSettings:
     if not isinstance(raw, Mapping):
         raise ConfigError(f"{_PREFIX} must be an object, got {raw!r}")
     record = parse_step_record(raw.get(RECORD_KEY), _profile_of(raw))
-    own = {name: value for name, value in raw.items() if name not in (EMULATION_KEY, RECORD_KEY)}
-    if raw and not own:
+    own = {name: value for name, value in raw.items() if name not in (EMULATION_KEY, RECORD_KEY, GOVERNOR_KEY)}
+    governed = raw.get(GOVERNOR_KEY) not in (None, False)
+    if raw and not own and not governed:
         return EngineSettings(step_record=record)  # emulated, recorded: its schedule is stock vLLM's
     unknown = sorted(set(own) - set(_READERS))
     if unknown:
-        raise ConfigError(f"{_PREFIX}.{unknown[0]}: no such setting; known are {', '.join(sorted([*_READERS, RECORD_KEY]))}")
+        known = ", ".join(sorted([*_READERS, RECORD_KEY, GOVERNOR_KEY]))
+        raise ConfigError(f"{_PREFIX}.{unknown[0]}: no such setting; known are {known}")
     values = {name: _READERS[name](name, value) for name, value in own.items() if value is not None}
-    values["default_chunk_tokens"] = _default_chunk(values.get("role", Role.BOTH), values.get("default_chunk_tokens"))
-    return EngineSettings(enabled=True, step_record=record, **values)
+    values["default_chunk_tokens"] = _default_chunk(values.get("role", Role.BOTH), values.get("default_chunk_tokens"), governed)
+    floor_tokens = values.get("floor_chunk_tokens", DEFAULT_FLOOR_TOKENS)
+    governor = parse_governor(raw.get(GOVERNOR_KEY), default_profile=_profile_of(raw), floor_tokens=floor_tokens)
+    return EngineSettings(enabled=True, step_record=record, governor=governor, **values)
 
 
 def check_profile(settings: EngineSettings, model: str, served_name: str | None) -> None:
@@ -92,15 +99,15 @@ def rank_endpoint(endpoint: str, dp_rank: int) -> str:
 
 
 def _profile_of(raw: Mapping[str, Any]) -> Any:
-    """The profile that predicts this engine's steps unless the recorder's settings name one."""
+    """The profile that predicts this engine's steps unless the recorder's or the governor's settings name one."""
     emulation = raw.get(EMULATION_KEY)
     return raw.get("profile") or (emulation.get("profile") if isinstance(emulation, Mapping) else None)
 
 
-def _default_chunk(role: Role, configured: int | None) -> int | None:
+def _default_chunk(role: Role, configured: int | None, governed: bool) -> int | None:
     if role is Role.PREFILL:
         return None
-    return configured or (DEFAULT_CHUNK_TOKENS if role is Role.DECODE else None)
+    return configured or (DEFAULT_CHUNK_TOKENS if role is Role.DECODE and not governed else None)
 
 
 def _refuse(name: str, rule: str, value: Any) -> ConfigError:

@@ -1,0 +1,74 @@
+"""How much prefill one step may carry, asked prompt by prompt."""
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm_kairos.core.governor.chunk import NO_CHUNKS, Prompt, largest_chunk, with_chunk
+from vllm_kairos.core.latency import PrefillTotals
+
+
+class StepBound:
+    """The time limit of one step, and what chunks cost in it; answers the same question only once.
+
+    The first prompt that a step carries gets `floor_tokens` whatever the limit. Where that is not enough for the
+    chunk that the prompt needs, it gets nothing, or, `starving`, that chunk.
+    """
+
+    def __init__(
+        self, step_s: Callable[[PrefillTotals], float], limit_s: float, *, floor_tokens: int = 0, starving: bool = False
+    ) -> None:
+        self._step_s, self.limit_s = step_s, limit_s
+        self.floor_tokens, self.starving = floor_tokens, starving
+        self._answers: dict[tuple[PrefillTotals, Prompt, int], int] = {}
+
+    def largest(self, carried: PrefillTotals, prompt: Prompt, most_tokens: int) -> int:
+        """The most tokens of `prompt`, up to `most_tokens`, beside the chunks of `carried`."""
+        question = (carried, prompt, most_tokens)
+        tokens = self._answers.get(question)
+        if tokens is None:
+            tokens = largest_chunk(self._step_s, self.limit_s, carried, prompt, most_tokens)
+            if self.floor_tokens and not carried.tokens:
+                tokens = max(tokens, self._floor(prompt, most_tokens))
+            self._answers[question] = tokens
+        return tokens
+
+    def is_full(self, carried: PrefillTotals) -> bool:
+        """Whether no chunk of any prompt fits beside those of `carried`."""
+        may_have_floor = self.floor_tokens and not carried.tokens
+        return not may_have_floor and self._step_s(with_chunk(carried, 0, 1)) > self.limit_s
+
+    def _floor(self, prompt: Prompt, most_tokens: int) -> int:
+        floor_tokens = max(self.floor_tokens, prompt.fewest_tokens) if self.starving else self.floor_tokens
+        return prompt.allowed(min(floor_tokens, most_tokens))
+
+
+class BoundedStep:
+    """The chunks that one step carries so far, under a bound."""
+
+    def __init__(self, bound: StepBound) -> None:
+        self._bound = bound
+        self._granted: dict[Any, tuple[int, int]] = {}
+        self._carried = NO_CHUNKS
+        self.full = False
+        """Whether it is known that no chunk of any prompt fits any more."""
+
+    def largest(self, prompt: Prompt, most_tokens: int) -> int:
+        """The most tokens of one more prompt."""
+        if self.full:
+            return 0
+        tokens = self._bound.largest(self._carried, prompt, most_tokens)
+        self.full = not tokens and self._bound.is_full(self._carried)
+        return tokens
+
+    def grant(self, request: Any, done_tokens: int, tokens: int) -> None:
+        """`request` gets `tokens` behind its `done_tokens`."""
+        if tokens > 0:
+            self._granted[request] = (done_tokens, tokens)
+            self._carried = with_chunk(self._carried, done_tokens, tokens)
+
+    def give_back(self, request: Any) -> None:
+        """It gets none after all, or is asked about again."""
+        if self._granted.pop(request, None) is not None:
+            self._carried, self.full = NO_CHUNKS, False
+            for done_tokens, tokens in self._granted.values():
+                self._carried = with_chunk(self._carried, done_tokens, tokens)

@@ -1,0 +1,87 @@
+"""The largest chunk of a prompt that a step can carry by a time limit, beside the chunks it carries already."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from vllm_kairos.core.latency import PrefillTotals
+
+NO_CHUNKS = PrefillTotals(0, 0, 0, 0.0)
+
+
+class Prompt(NamedTuple):
+    """A prompt that waits for prefill, and where its chunks may end.
+
+    A chunk holds at least `fewest_tokens`; all that is left for a prompt that must run whole. It ends at the
+    prompt's end or at a multiple of `block_tokens` from the prompt's beginning (the state block of a hybrid model).
+    """
+
+    done_tokens: int
+    left_tokens: int
+    fewest_tokens: int = 1
+    block_tokens: int = 1
+
+    def allowed(self, tokens: int) -> int:
+        """The largest allowed chunk of at most `tokens`; 0 when there is none."""
+        if tokens >= self.left_tokens:
+            return self.left_tokens
+        if self.block_tokens > 1:
+            tokens -= (self.done_tokens + tokens) % self.block_tokens
+        return tokens if tokens >= self.fewest_tokens else 0
+
+
+def with_chunk(carried: PrefillTotals, done_tokens: int, tokens: int) -> PrefillTotals:
+    """What a step adds up to that also carries `tokens` behind `done_tokens` of one more prompt."""
+    _, all_tokens, all_done_tokens, work = carried
+    added_work = tokens * done_tokens + tokens * tokens * 0.5
+    return PrefillTotals(1, all_tokens + tokens, all_done_tokens + done_tokens, work + added_work)
+
+
+def largest_chunk(
+    step_s: Callable[[PrefillTotals], float], limit_s: float, carried: PrefillTotals, prompt: Prompt, most_tokens: int
+) -> int:
+    """Return the most tokens of `prompt` with which the step takes at most `limit_s`; 0 when none fit.
+
+    `step_s` prices all chunks of the step together and must not decrease with their tokens. It is called once for
+    a chunk that fits whole, else O(log most_tokens) times, and some six times where it bends little. Asked of the
+    prompts in queue order, each with what those before it got in `carried`, the chunks add up to the most prefill
+    that the step can hold in that order.
+    """
+    whole = prompt.allowed(most_tokens)
+    if not whole:
+        return 0
+    done_tokens = prompt.done_tokens
+    whole_s = step_s(with_chunk(carried, done_tokens, whole))
+    if whole_s <= limit_s:
+        return whole
+    safe = _last_safe(lambda tokens: step_s(with_chunk(carried, done_tokens, tokens)), limit_s, whole, whole_s)
+    return prompt.allowed(safe)
+
+
+def _last_safe(step_s: Callable[[int], float], limit_s: float, unsafe: int, unsafe_s: float) -> int:
+    """The last number from 1 to below `unsafe` whose price is within the limit; 0 without one.
+
+    A binary search that guesses where prices meet the limit: on the line between its bounds, and from a safe
+    guess one beyond where the line through it and the safe one before leads. Prices that bend upwards lie between.
+    Every fourth guess is the middle, so that it stays a binary search whatever the prices.
+    """
+    safe, safe_s, round_number = 1, step_s(1), 0
+    if safe_s > limit_s:
+        return 0
+    guess = safe + _tokens_until(limit_s, safe, safe_s, unsafe, unsafe_s)
+    while unsafe - safe > 1:
+        round_number += 1
+        guess = min(max(guess, safe + 1), unsafe - 1) if round_number % 4 else (safe + unsafe) // 2
+        guess_s = step_s(guess)
+        if guess_s <= limit_s:
+            ahead = _tokens_until(limit_s, safe, safe_s, guess, guess_s) + 1
+            guess, safe, safe_s = safe + ahead, guess, guess_s
+        else:
+            unsafe, unsafe_s = guess, guess_s
+            guess = safe + _tokens_until(limit_s, safe, safe_s, unsafe, unsafe_s)
+    return safe
+
+
+def _tokens_until(limit_s: float, start: int, start_s: float, end: int, end_s: float) -> int:
+    """How far from `start` the line to `end` meets the limit."""
+    rise_s = end_s - start_s
+    return int((end - start) * min((limit_s - start_s) / rise_s, 1e6)) if rise_s > 0 else 10**9

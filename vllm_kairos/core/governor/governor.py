@@ -1,0 +1,132 @@
+"""Sizes the prefill of each engine step by the deadlines of the requests that decode (SLOWeave)."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from vllm_kairos.core.governor.bound import StepBound
+from vllm_kairos.core.governor.chunk import NO_CHUNKS
+from vllm_kairos.core.governor.correction import Correction, MeasuredMargin
+from vllm_kairos.core.governor.deadlines import Deadlines, Moment
+from vllm_kairos.core.governor.settings import GovernorMode, GovernorSettings
+from vllm_kairos.core.latency import PrefillTotals, StepLatencyModel
+from vllm_kairos.core.regime import Regime
+
+_MOST_IN_FLIGHT = 64
+_PREFILL, _DECODE, _MIXED = Regime.PREFILL, Regime.DECODE, Regime.MIXED
+_UNCORRECTED = dict.fromkeys(Regime, 1.0)
+
+
+@dataclass(slots=True, eq=False)
+class Flight(Moment):
+    """A step between its scheduling and its output; as a moment, its end."""
+
+    begin_s: float
+    regime: Regime
+    model_s: float  # by the model as it is
+    predicted_s: float  # corrected
+
+
+class Governor:
+    """Bounds each step, and learns from how long steps take. Reads no clock: times are arguments, on one clock.
+
+    A step is predicted to begin when those in flight have ended, one after the other. Its price is that of
+    `packed_step_s`: the chunks of all its prompts count by what their features add up to. Corrected, a step with
+    prefill is never priced below its decodes alone, so prices rise with the prefill.
+    """
+
+    def __init__(self, model: StepLatencyModel, settings: GovernorSettings) -> None:
+        self._model, self._settings = model, settings
+        self.deadlines = Deadlines()
+        self._correction = Correction()
+        self._margin = MeasuredMargin(settings.beta)
+        self._flights: deque[Flight] = deque()
+        self._head: str | None = None
+        self._dry_since_s = 0.0
+        self._reported_drift = 1.0
+
+    def bound(self, now_s: float, running_decodes: int, kv_tokens: int, head: str) -> StepBound | None:
+        """Bound the step about to be scheduled, for which prefill waits; None when no deadline does.
+
+        It serves `running_decodes` with `kv_tokens` of KV, those of prompts not included. `head` is the prompt that is
+        first in the queue; `head_served` is to be told when it gets tokens.
+        """
+        if head != self._head:
+            self._head, self._dry_since_s = head, now_s
+        begin_s = self._next_begin_s(now_s)
+        left_s = self.deadlines.earliest_s(begin_s) - begin_s
+        if left_s == inf:
+            return None
+        factors, packed_step_s = self._factors(), self._model.packed_step_s
+        factor = factors[_MIXED if running_decodes else _PREFILL]
+        decodes_s = factors[_DECODE] * packed_step_s(running_decodes, kv_tokens, NO_CHUNKS)
+
+        def step_s(chunks: PrefillTotals) -> float:
+            priced_s = factor * packed_step_s(running_decodes, kv_tokens + chunks.done_tokens, chunks)
+            return priced_s if priced_s > decodes_s else decodes_s
+
+        starving = now_s - self._dry_since_s >= self._settings.starvation_s
+        lost = decodes_s > left_s and self._settings.mode is not GovernorMode.STRICT
+        floor_tokens = self._settings.floor_tokens if starving or lost else 0
+        return StepBound(step_s, left_s * self._share(), floor_tokens=floor_tokens, starving=starving)
+
+    def head_served(self, now_s: float) -> None:
+        """The first prompt in the queue gets tokens in the step that is being scheduled."""
+        self._dry_since_s = now_s
+
+    def scheduled(self, now_s: float, running_decodes: int, kv_tokens: int, chunks: PrefillTotals) -> Flight:
+        """A step leaves for the device. `kv_tokens` counts what all its sequences hold before it.
+
+        Whoever gets a token of it is to be told to `deadlines`, with the flight as the moment.
+        """
+        begin_s = self._next_begin_s(now_s)
+        regime = Regime.of(running_decodes, chunks.tokens)
+        model_s = self._model.packed_step_s(running_decodes, kv_tokens, chunks)
+        predicted_s = self._factors()[regime] * model_s
+        flight = Flight(begin_s + predicted_s, begin_s, regime, model_s, predicted_s)
+        if len(self._flights) == _MOST_IN_FLIGHT:
+            self._flights.popleft()  # its output never came
+        self._flights.append(flight)
+        return flight
+
+    def finished(self, flight: Flight, now_s: float, took_s: float) -> None:
+        """The output of `flight` was taken in; it took `took_s`, the host's work included."""
+        flights = self._flights
+        while flights and flights.popleft() is not flight:
+            pass  # its output never came
+        if flights:
+            flights[0].begin_s = now_s
+        self.deadlines.settle(flight, now_s)
+        if flight.model_s <= 0 or took_s <= 0:
+            return
+        self._correction.observe(flight.regime, took_s / flight.model_s)
+        if flight.regime is _MIXED:
+            self._margin.observe(took_s / flight.predicted_s)
+
+    def new_drift(self) -> float | None:
+        """By how much steps take longer than the model says, where that has changed by a quarter since it was told last."""
+        factor = self._correction.factors[_DECODE]
+        if 0.8 <= factor / self._reported_drift <= 1.25:
+            return None
+        self._reported_drift = factor
+        return factor
+
+    def _factors(self) -> Mapping[Regime, float]:
+        return self._correction.factors if self._settings.correct else _UNCORRECTED
+
+    def _share(self) -> float:
+        if self._settings.mode is GovernorMode.STRICT:
+            return 1.0
+        return self._settings.beta if self._settings.mode is GovernorMode.GUARDED else self._margin.share
+
+    def _next_begin_s(self, now_s: float) -> float:
+        """When a step scheduled now begins: after those in flight, whose ends move when they begin late or take too long."""
+        begin_s = now_s
+        for index, flight in enumerate(self._flights):
+            if index:
+                flight.begin_s = begin_s
+            begin_s = max(now_s, flight.begin_s + flight.predicted_s)
+            if begin_s != flight.at_s:
+                self.deadlines.settle(flight, begin_s)
+        return begin_s

@@ -1,0 +1,36 @@
+"""The objectives that a request may bring for its own tokens: numbers among its `vllm_xargs`."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from vllm_kairos.errors import WireError
+
+TBT_KEY = "kairos_tbt_slo_s"
+TPOT_KEY = "kairos_tpot_slo_s"
+_LONGEST_S = 3600.0
+
+
+class TokenObjectives(NamedTuple):
+    """In seconds; None: not given."""
+
+    tbt_slo_s: float | None
+    tpot_slo_s: float | None
+
+
+def read_objectives(extra_args: Any) -> TokenObjectives | None:
+    """Read them from a request's extra arguments; None when it brings none.
+
+    Raises WireError naming the field, the rule and the value.
+    """
+    if not isinstance(extra_args, Mapping) or (TBT_KEY not in extra_args and TPOT_KEY not in extra_args):
+        return None
+    return TokenObjectives(_seconds(extra_args, TBT_KEY), _seconds(extra_args, TPOT_KEY))
+
+
+def _seconds(extra_args: Mapping[str, Any], key: str) -> float | None:
+    value = extra_args.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _LONGEST_S:
+        raise WireError(f"vllm_xargs.{key} must be a number of seconds > 0 and <= {_LONGEST_S:g}, got {value!r}")
+    return float(value)
