@@ -50,11 +50,17 @@ def largest_chunk(
     if not whole:
         return 0
     done_tokens = prompt.done_tokens
-    whole_s = step_s(with_chunk(carried, done_tokens, whole))
+    _, other_tokens, other_done_tokens, other_work = carried
+    all_done_tokens = other_done_tokens + done_tokens
+
+    def price_s(tokens: int) -> float:  # as with_chunk, spelled out: it is called most
+        work = other_work + tokens * (done_tokens + tokens * 0.5)
+        return step_s(PrefillTotals(1, other_tokens + tokens, all_done_tokens, work))
+
+    whole_s = price_s(whole)
     if whole_s <= limit_s:
         return whole
-    safe = _last_safe(lambda tokens: step_s(with_chunk(carried, done_tokens, tokens)), limit_s, whole, whole_s)
-    return prompt.allowed(safe)
+    return prompt.allowed(_last_safe(price_s, limit_s, whole, whole_s))
 
 
 def _last_safe(step_s: Callable[[int], float], limit_s: float, unsafe: int, unsafe_s: float) -> int:
