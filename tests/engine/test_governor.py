@@ -244,6 +244,25 @@ def test_in_random_mixes_every_token_is_in_time_and_nothing_is_left(
     scheduler.shutdown()
 
 
+@BOTH_MODES
+def test_a_preempted_request_has_no_deadline(build: Any, async_scheduling: bool) -> None:
+    node = governed(build, async_scheduling, blocks=14, tbt_slo_s=0.05)
+    deadlines, preempt = node.governor._governor.deadlines, node.scheduler._preempt_request
+    told: list[bool] = []
+
+    def noted(request: Any, *args: Any, **kwargs: Any) -> Any:
+        preempt(request, *args, **kwargs)
+        told.append(request.request_id in deadlines._members or request.request_id in deadlines._paused)
+
+    node.scheduler._preempt_request = noted
+    for name in "abc":
+        node.scheduler.add_request(make_request(name, 40, max_tokens=60))
+    node.run()
+    assert told
+    assert not any(told)
+    assert node.left_behind() == (0, 0, 0, 0, 0)
+
+
 def test_off_there_is_no_governor(build: Any) -> None:
     assert build(kairos={"role": "decode"})._kairos_governor is None
 
