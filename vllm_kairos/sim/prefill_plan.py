@@ -136,7 +136,7 @@ class PrefillPlan:
         schedule = job.schedule
         room = self._step.spare_tokens if schedule is None else self._step.room(schedule.chi(job.computed_tokens))
         if job is self._step.floor_for:
-            room = max(room, self._step.floor_tokens)
+            room = max(room, min(self._step.floor_tokens, self._step.spare_tokens))
         return min(job.tokens_left, room)
 
     def _grant(self, job: Job, tokens: int) -> None:
