@@ -25,6 +25,7 @@ _DECISION_FLAGS = {
     "--deflect-slot-share": "deflection_slot_share",
 }
 _NETWORK = {"bandwidth_bytes_per_s": ("nic_gb_per_s", 1e-9), "latency_s": ("latency_s", 1.0)}
+_ASYNC_SCHEDULING = {"--async-scheduling": True, "--no-async-scheduling": False}
 _STEPS = {"bias": "step_factor", "noise": "step_noise"}
 
 
@@ -36,9 +37,11 @@ def config_of(setting: Setting, spec: ClusterSpec, router_args: Sequence[str] = 
     if spec.emulate is None:
         raise ConfigError("cluster: emulate must name a profile to be simulated too, got nothing")
     unknown = set(spec.emulation) - {*_NETWORK, *_STEPS, "seed"}
-    if unknown or spec.vllm_args:
-        raise ConfigError(f"cluster: must hold nothing that the simulator has not, got {sorted(unknown) or spec.vllm_args}")
+    unknown_args = [word for word in spec.vllm_args if word not in _ASYNC_SCHEDULING]
+    if unknown or unknown_args:
+        raise ConfigError(f"cluster: must hold nothing that the simulator has not, got {sorted(unknown) or unknown_args}")
     cluster: dict[str, Any] = {"nodes": f"{spec.prefill}P{spec.decode}D", "profile": spec.emulate}
+    cluster["async_scheduling"] = _ASYNC_SCHEDULING[spec.vllm_args[-1]] if spec.vllm_args else True  # as emulated engines
     cluster |= {name: spec.emulation[key] for key, name in _STEPS.items() if key in spec.emulation}
     return make_config(
         {

@@ -59,6 +59,7 @@ class Node:
     max_wait_steps: int = 3
     floor_chunk: int = 4
     prefix_caching: bool = False
+    async_scheduling: bool = False
 
     def spec(self) -> EngineSpec:
         return EngineSpec(
@@ -72,6 +73,7 @@ class Node:
             max_wait_steps=self.max_wait_steps,
             floor_chunk_tokens=self.floor_chunk,
             prefix_caching=self.prefix_caching,
+            async_scheduling=self.async_scheduling,
         )
 
     def options(self) -> dict[str, Any]:
@@ -84,6 +86,7 @@ class Node:
             "blocks": self.kv_blocks + 1,
             "max_sequences": self.max_sequences,
             "prefix_caching": self.prefix_caching,
+            "async_scheduling": self.async_scheduling,
             "connector": "KairosNixlConnector",
             "kairos": {"role": "decode" if self.default_chunk is not None else "both", **kairos},
         }
@@ -101,7 +104,7 @@ class _RealRun:
     def arrive(self, index: int) -> None:
         for number, arrival in enumerate(self._mix):
             if arrival.at_step == index:
-                self._scheduler.add_request(_request(f"R{number}", arrival, index))
+                self._scheduler.add_request(arriving_request(f"R{number}", arrival, index))
 
     def step(self, index: int) -> dict[str, int]:
         output = self._scheduler.schedule()
@@ -140,7 +143,8 @@ def real_steps(scheduler: Any, mix: Sequence[Arrival], most: int = 3000) -> Step
     raise AssertionError(f"still unfinished: {list(scheduler.requests)}")
 
 
-def _request(name: str, arrival: Arrival, index: int) -> Any:
+def arriving_request(name: str, arrival: Arrival, index: int) -> Any:
+    """What the real scheduler gets."""
     transfer = schedule_params(*arrival.schedule) if arrival.schedule else None
     if arrival.pull_steps is not None:
         transfer = remote_params(arrival.prompt)

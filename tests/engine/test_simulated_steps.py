@@ -1,8 +1,10 @@
 """The simulator's engine composes the steps that the real scheduler composes, token for token.
 
-Known exceptions, kept out of the mixes: with async scheduling vLLM composes a step before it has seen the
-last one's tokens; a pulled prompt of one token is computed here again, as prefill; a preempted request finds
-its own blocks in vLLM's prefix cache, and the simulator recomputes all but what its trace gives hashes for.
+Known exceptions, kept out of the mixes: with async scheduling vLLM may preempt a request whose last token is under
+way, so KV is plenty there, and it starts a load that the step under way leaves no room for a step earlier than the
+simulator does, which only shows where nothing else runs meanwhile; a pulled prompt of one token is computed here
+again, as prefill; a preempted request finds its own blocks in vLLM's prefix cache, and the simulator recomputes all
+but what its trace gives hashes for.
 """
 
 import zlib
@@ -15,8 +17,9 @@ import vllm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.engine.async_core import AsyncCore
 from tests.engine.builder import build_scheduler
-from tests.engine.simulated import Arrival, Node, first_difference, real_steps, simulated_steps
+from tests.engine.simulated import Arrival, Node, Steps, first_difference, real_steps, simulated_steps
 
 Schedulers = Callable[[Node], Any]
 
@@ -40,15 +43,21 @@ def scheduler_of(model: str) -> Iterator[Schedulers]:
         scheduler.shutdown()
 
 
-def arrivals() -> st.SearchStrategy[Arrival]:
-    """Prompts nobody planned, deflected ones, and pulled ones."""
-    common = {"at_step": st.integers(0, 12), "output": st.integers(1, 40)}
+COMMON = {"at_step": st.integers(0, 12), "output": st.integers(1, 40)}
+
+
+def computed_here() -> st.SearchStrategy[Arrival]:
+    """Prompts nobody planned, and deflected ones."""
     schedules = st.lists(st.integers(1, 80), min_size=1, max_size=4).map(tuple)
     return st.one_of(
-        st.builds(Arrival, prompt=st.integers(1, 150), **common),
-        st.builds(Arrival, prompt=st.integers(1, 150), schedule=schedules, **common),
-        st.builds(Arrival, prompt=st.integers(2, 150), pull_steps=st.integers(1, 5), **common),
+        st.builds(Arrival, prompt=st.integers(1, 150), **COMMON),
+        st.builds(Arrival, prompt=st.integers(1, 150), schedule=schedules, **COMMON),
     )
+
+
+def arrivals() -> st.SearchStrategy[Arrival]:
+    """Those, and pulled ones."""
+    return st.one_of(computed_here(), st.builds(Arrival, prompt=st.integers(2, 150), pull_steps=st.integers(1, 5), **COMMON))
 
 
 def prefill_legs() -> st.SearchStrategy[Arrival]:
@@ -78,7 +87,8 @@ many = settings(max_examples=100, suppress_health_check=[HealthCheck.function_sc
 
 
 def check(scheduler_of: Schedulers, node: Node, mix: list[Arrival]) -> None:
-    real = real_steps(scheduler_of(node), mix)
+    scheduler = scheduler_of(node)
+    real = AsyncCore(scheduler, mix).play() if node.async_scheduling else real_steps(scheduler, mix)
     for leaps in (False, True):
         assert not first_difference(real, simulated_steps(node, mix, leaps=leaps)), f"leaps: {leaps}"
 
@@ -100,6 +110,33 @@ def test_steps_agree_where_kv_is_short(scheduler_of: Schedulers, node: Node, mix
 @many
 def test_steps_agree_while_prefill_legs_hold_their_kv(scheduler_of: Schedulers, node: Node, mix: list[Arrival]) -> None:
     check(scheduler_of, node, mix)
+
+
+@given(node=nodes(1000), mix=st.lists(st.one_of(prefill_legs(), computed_here()), min_size=1, max_size=8))
+@many
+def test_steps_agree_with_async_scheduling(scheduler_of: Schedulers, node: Node, mix: list[Arrival]) -> None:
+    check(scheduler_of, replace(node, async_scheduling=True), mix)
+
+
+BACKGROUND = Arrival(at_step=0, prompt=1, output=300)
+
+
+@given(node=nodes(1000), mix=st.lists(st.one_of(prefill_legs(), arrivals()), min_size=1, max_size=8))
+@many
+def test_steps_agree_with_async_scheduling_while_an_engine_is_at_work(
+    scheduler_of: Schedulers, node: Node, mix: list[Arrival]
+) -> None:
+    """Pulls too, as long as the first request decodes."""
+    node, mix = replace(node, async_scheduling=True), [BACKGROUND, *mix]
+    real = AsyncCore(scheduler_of(node), mix).play()
+    last = max(step for step, tokens in real.items() if "R0" in tokens)
+    for leaps in (False, True):
+        simulated = simulated_steps(node, mix, leaps=leaps)
+        assert not first_difference(_until(real, last), _until(simulated, last)), f"leaps: {leaps}"
+
+
+def _until(steps: Steps, last: int) -> Steps:
+    return {step: tokens for step, tokens in steps.items() if step <= last}
 
 
 families = st.tuples(st.integers(0, 2), st.sampled_from([0, 16, 20, 48, 64, 150]))

@@ -30,7 +30,7 @@ class _Watched:
 
     def _kv_arrived(self, inner: Any, job: Job) -> None:
         inner(job)
-        self.pulled_tokens += job.computed_tokens
+        self.pulled_tokens += job.tokens - 1
 
     def _preempt_latest(self, inner: Any, spare: Job | None = None) -> bool:
         job = next(reversed(self.engine._running))
@@ -46,7 +46,7 @@ class _Watched:
     def _check_places(self) -> None:
         engine = self.engine
         assert set(engine._running) == set(engine.decodes) | set(engine.prefills)
-        places = Counter([*engine.waiting, *engine.loading, *engine.arrived, *engine.decodes, *engine.prefills])
+        places = Counter([*engine.waiting, *engine.unseen, *engine.loading, *engine.arrived, *engine.decodes, *engine.prefills])
         assert all(count == 1 for count in places.values())
         for job in self.jobs:
             ended = job.finished_s == job.finished_s or (job.prefill_only and job.produced_tokens == 1)

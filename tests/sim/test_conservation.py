@@ -23,6 +23,7 @@ def specs() -> st.SearchStrategy[ClusterSpec]:
         max_running_requests=st.sampled_from([2, 4, 16]),
         default_chunk_tokens=st.sampled_from([None, 16, 100]),
         max_wait_steps=st.integers(0, 3),
+        async_scheduling=st.booleans(),
     )
 
 

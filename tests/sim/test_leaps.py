@@ -59,10 +59,11 @@ def test_leaps_change_nothing(spec: ClusterSpec, load: Workload, policy: str) ->
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_leaps_change_nothing_over_a_longer_load(policy: str) -> None:
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_leaps_change_nothing_over_a_longer_load(policy: str, async_scheduling: bool) -> None:
     rng = random.Random(8)
     load = requests(*((rng.uniform(0, 10), rng.randint(1, 1500), rng.randint(1, 120)) for _ in range(80)))
-    check_equal(cluster(1, 2, kv_blocks=400), load, policy)
+    check_equal(cluster(1, 2, kv_blocks=400, async_scheduling=async_scheduling), load, policy)
 
 
 leaps = st.builds(Leap, st.floats(0, 100), st.floats(1e-3, 1), st.floats(0, 1e-2), st.integers(1, 200))
@@ -76,6 +77,10 @@ def test_a_leap_counts_the_steps_done_by_a_time(leap: Leap, share: float) -> Non
     assert leap.steps_by(now_s) == done
     under_way = next((step for step, end in enumerate(ends, 1) if end >= now_s), leap.steps)
     assert leap.steps_until(now_s) == under_way
+    begins = [leap.start_s, *ends]
+    for more in (1, 2, 3):  # the first step whose end sees what arrived by the beginning of the one `more` - 1 before it
+        seen = next((step for step in range(more, leap.steps) if begins[step - more] >= now_s), leap.steps)
+        assert leap.steps_until(now_s, more) == seen
 
 
 @given(leap=leaps)

@@ -4,47 +4,31 @@ import random
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import exp
-from typing import Protocol
 
 from vllm_kairos.core.gap_cause import Cause
-from vllm_kairos.core.latency import PrefillTotals
 from vllm_kairos.core.node import NodeState
+from vllm_kairos.sim.chunk import Chunk, totals_of
 from vllm_kairos.sim.decodes import DecodeGroup
+from vllm_kairos.sim.engine_listener import EngineListener
 from vllm_kairos.sim.engine_spec import EngineSpec
 from vllm_kairos.sim.engine_state import node_state
+from vllm_kairos.sim.inbox import JOB_LAG, KV_LAG, LOAD_LAG, Inbox
 from vllm_kairos.sim.job import Job
 from vllm_kairos.sim.kernel import STEP_END, Kernel
 from vllm_kairos.sim.kv_pool import KvPool
 from vllm_kairos.sim.leap import Leap
-from vllm_kairos.sim.prefill_plan import Chunk, PrefillPlan
+from vllm_kairos.sim.prefill_plan import PrefillPlan
 from vllm_kairos.sim.step_log import Gaps, StepLog
-
-
-class EngineListener(Protocol):
-    """Told what happens on an engine, at the time it happens."""
-
-    def kv_wanted(self, engine: "Engine", job: Job) -> None:
-        """Blocks for `job` are held: its KV may be pulled; `Engine.kv_arrived` ends that."""
-
-    def prefilled(self, engine: "Engine", job: Job) -> None:
-        """A prefill leg is done and holds its KV until `Engine.release`."""
-
-    def first_token(self, engine: "Engine", job: Job) -> None:
-        """The job's first token left the engine."""
-
-    def finished(self, engine: "Engine", job: Job) -> None:
-        """The job's last token left the engine, which holds nothing of it any more."""
-
-    def step_ended(self, engine: "Engine", *, deflection_ended: bool) -> None:
-        """A step, or the last one of a run, is over; whether one that carried the last of a deflected prompt."""
 
 
 class Engine:
     """Batches like vLLM's V1 scheduler under Kairos' plan: decodes, running prefills, then the queue, up to the budget.
 
     A step that carries only decodes is taken together with those after it, up to the next event that
-    changes the batch; whatever arrives meanwhile cuts the run at the end of the step under way.
+    changes the batch; whatever arrives meanwhile cuts the run at the end of the step under way, or, with async
+    scheduling, of the one where it counts.
     """
 
     def __init__(self, spec: EngineSpec, kernel: Kernel, listener: EngineListener, rng: random.Random) -> None:
@@ -65,7 +49,10 @@ class Engine:
         self._closed = False  # something was preempted for the step, so that nobody was admitted into it
         self._chunks: list[Chunk] = []
         self._joiners: list[Job] = []  # those whose KV was pulled, in their first step here
-        self._leaving: dict[Job, Callable[[bool], None]] = {}
+        self._inbox = Inbox()
+        self._ended: list[Job] = []  # in the last step, before whose end the next one was composed
+        self._freed = False  # whether those left something that the step now composed could not have
+        self._lag = KV_LAG  # of the loads that the step now composed starts
         self._reserved_blocks = 0  # taken for the decodes' next token before prefills could have them
         self._step_began_s = self._step_ended_s = 0.0  # of the last one that is over
         self._deflection_ended = False
@@ -81,7 +68,12 @@ class Engine:
 
     @property
     def running_requests(self) -> int:
-        return len(self._running)
+        return len(self._running) + len(self._ended)
+
+    @property
+    def unseen(self) -> tuple[Job, ...]:
+        """Jobs that no step could be composed with yet."""
+        return self._inbox.jobs
 
     def submit(self, job: Job) -> None:
         """Queue `job` for the next step that begins."""
@@ -89,32 +81,43 @@ class Engine:
         chunk_tokens = self.spec.unplanned_chunk_tokens
         if job.schedule is None and chunk_tokens is not None:
             job.bound_unplanned(chunk_tokens)
-        self.waiting.append(job)
-        self._wake()
+        self._hear(partial(self.waiting.append, job), JOB_LAG, job)
+        self._wake(JOB_LAG)
 
     def kv_arrived(self, job: Job) -> None:
         """All of `job`'s KV but its last token's is here."""
-        del self.loading[job]
         job.kv_arrived_s = self._kernel.now_s
+        self._hear(partial(self._take_in, job), job.load_lag)
+        self._wake(job.load_lag)
+
+    def _take_in(self, job: Job) -> None:
+        del self.loading[job]
         job.computed_tokens = job.request.prompt_tokens
         self.pool.publish(job)
         job.computed_tokens = job.tokens - 1  # the last one is computed again, for its logits
         insort(self.arrived, job, key=lambda job: job.load_order)
-        self._wake()
 
     def release(self, job: Job) -> None:
         """Free the KV of a prefill leg that was pulled."""
-        self.pool.release(job)
-        if self.waiting:
-            self._wake()
+        if self._hear(partial(self.pool.release, job), KV_LAG) or self.waiting:
+            self._wake(KV_LAG)
 
     def export(self, job: Job, left: Callable[[bool], None]) -> None:
         """Take the decode `job` out of the batch when the step under way ends; its blocks are held until `release`.
 
         `left` is told then whether it left: not if it is finished or was preempted meanwhile.
         """
-        self._leaving[job] = left
-        self._wake()
+        self._inbox.add(partial(self._leave, job, left), self._kernel.now_s, JOB_LAG)
+        self._wake(JOB_LAG)
+
+    def _hear(self, act: Callable[[], None], lag: int, job: Job | None = None) -> bool:
+        """Act at once, unless the next step is composed already; returns whether it is."""
+        ahead = self.spec.async_scheduling and self.leap is not None
+        if ahead:
+            self._inbox.add(act, self._kernel.now_s, lag, job)
+        else:
+            act()
+        return ahead
 
     def decoding(self) -> Iterator[tuple[Job, int]]:
         """Yield every running decode with the tokens that have left the engine for it."""
@@ -153,13 +156,14 @@ class Engine:
             return self._step_began_s, self._step_ended_s
         return leap.end_s(done - 1), leap.end_s(done)
 
-    def _wake(self) -> None:
+    def _wake(self, lag: int) -> None:
+        """Begin if idle, or cut the run after the step under way, with async scheduling `lag` steps later."""
         if not self._busy:
             self._busy = True
             self._schedule_end(self._kernel.now_s)
         elif self.leap is not None:
             leap = self.leap
-            steps = leap.steps_until(self._kernel.now_s)
+            steps = leap.steps_until(self._kernel.now_s, lag if self.spec.async_scheduling else 0)
             if steps < leap.steps:
                 self.leap = Leap(leap.start_s, leap.first_s, leap.slope_s, steps)
                 self._schedule_end(self.leap.end_s(steps))
@@ -172,25 +176,52 @@ class Engine:
     def _end(self, epoch: int) -> None:
         if epoch != self._epoch:
             return
-        if self.leap is not None:
-            leap, self.leap = self.leap, None
+        leap, self.leap = self.leap, None
+        ahead = leap is not None and self.spec.async_scheduling
+        if leap is not None:
             self._finish_step(leap)
             self._step_began_s, self._step_ended_s = leap.end_s(leap.steps - 1), self._kernel.now_s
+            if ahead:
+                self._compose_unaware(leap)
             ended, self._deflection_ended = self._deflection_ended, False
             self._listener.step_ended(self, deflection_ended=ended)
-        if self._leaving:
-            self._let_leave()
+        if not (ahead and self._has_step):
+            self._compose_at_once(ahead=ahead)
         self._begin()
 
-    def _let_leave(self) -> None:
-        leaving, self._leaving = self._leaving, {}
-        for job, left in leaving.items():
-            runs = job in self.decodes
-            if runs:
-                del self._running[job]
-                self.decodes.leave(job)
-                job.last_token_s = self._kernel.now_s
-            left(runs)
+    def _compose_unaware(self, leap: Leap) -> None:
+        """Compose the step that follows as it was when the last one of `leap` began, which had freed nothing yet."""
+        self._inbox.steps_ended(leap)
+        self._inbox.take_seen()
+        self._lag = LOAD_LAG
+        self._compose()
+        self._lag = KV_LAG
+        self._freed = bool(self._ended)
+        for job in self._ended:
+            if not job.prefill_only:
+                self.pool.release(job)
+        self._ended.clear()
+
+    def _compose_at_once(self, *, ahead: bool) -> None:
+        """Compose a step of what there is; `ahead`: the one that was composed for this time has nothing to do."""
+        while True:
+            if ahead:
+                self._inbox.step_passed(self._kernel.now_s)
+                self._inbox.take_seen()
+            else:
+                self._inbox.take_all()
+            self._compose()
+            # When all was preempted, what the first look kept out of its step may enter the next one.
+            if self._has_step or not (self._closed or self._inbox):
+                return
+
+    def _leave(self, job: Job, left: Callable[[bool], None]) -> None:
+        runs = job in self.decodes
+        if runs:
+            del self._running[job]
+            self.decodes.leave(job)
+            job.last_token_s = self._kernel.now_s
+        left(runs)
 
     @property
     def free_blocks(self) -> int:
@@ -198,16 +229,11 @@ class Engine:
         return self.pool.free_blocks + self._reserved_blocks
 
     def _begin(self) -> None:
-        """Compose the next step and schedule its end; without work the engine is idle."""
-        self._compose()
-        if self._closed and not self._has_step:
-            self._compose()  # all was preempted; what the first look kept out of its step may enter the next one
-        if not self._has_step:
-            self._busy = False
-            return
-        self._busy = True
-        self.leap = self._leap()
-        self._schedule_end(self.leap.end_s(self.leap.steps))
+        """Begin the step that was composed and schedule its end; without work the engine is idle."""
+        self._busy = self._has_step
+        if self._busy:
+            self.leap = self._leap()
+            self._schedule_end(self.leap.end_s(self.leap.steps))
 
     @property
     def _has_step(self) -> bool:
@@ -232,7 +258,7 @@ class Engine:
 
     def admit_arrived(self) -> None:
         """Let those whose KV was pulled decode, as long as there are slots; their blocks are held already."""
-        while self.arrived and len(self._running) < self.spec.max_running_requests:
+        while self.arrived and self.running_requests < self.spec.max_running_requests:
             job = self.arrived.pop(0)
             self._running[job] = None
             self.pool.trim(job)
@@ -266,7 +292,7 @@ class Engine:
     def start_load(self, job: Job) -> None:
         """Count `job` among those whose KV is on its way."""
         self._loads += 1
-        job.load_order = self._loads
+        job.load_order, job.load_lag = self._loads, self._lag
         self.loading[job] = None
 
     def admit_prefill(self, job: Job) -> None:
@@ -286,7 +312,7 @@ class Engine:
         decodes, model = self.decodes, self.spec.model
         now_s, count = self._kernel.now_s, len(decodes)
         if self._chunks:
-            totals = _totals(self._chunks)
+            totals = totals_of(self._chunks)
             step_s = model.packed_step_s(count, decodes.kv_tokens + totals.done_tokens, totals)
             return Leap(now_s, step_s * self._factor(), 0.0, 1)
         first_s = model.latency_s(count, decodes.kv_tokens, 0, 0)
@@ -299,7 +325,7 @@ class Engine:
 
     def _may_leap(self) -> bool:
         """Whether the steps to come are sure to be like this one until an event or the first member's end."""
-        if self._closed or self._joiners or self.prefills or self.spec.step_noise:
+        if self._closed or self._joiners or self.prefills or self._freed or self._inbox or self.spec.step_noise:
             return False
         first = next((job for job in self.waiting if job.schedule is not None and not job.pulls_kv), None)
         # One that its chi keeps out is let in after a number of steps: they have to be counted.
@@ -311,7 +337,7 @@ class Engine:
         return self.spec.step_factor * noise
 
     def _finish_step(self, leap: Leap) -> None:
-        self._record(leap)
+        self.log.add_steps(leap, len(self.decodes), len(self._joiners), self._chunks)
         self.pool.give_back(self._reserved_blocks)
         self.pool.take(self.decodes.new_blocks(leap.steps))
         self._reserved_blocks = 0
@@ -325,21 +351,6 @@ class Engine:
         for job, _ in chunks:
             self._finish_chunk(job)
 
-    def _record(self, leap: Leap) -> None:
-        log, count = self.log, len(self.decodes)
-        log.busy_s += leap.end_s(leap.steps) - leap.start_s
-        log.steps += leap.steps
-        log.decode_tokens += count * leap.steps
-        log.prefill_tokens += sum(tokens for _, tokens in self._chunks)
-        gaps = count - len(self._joiners)  # a first token ends no gap, one after a migration another than this step's
-        if gaps:
-            log.add_gaps(Gaps(self._cause(), gaps, leap.first_s, leap.slope_s, leap.steps))
-
-    def _cause(self) -> Cause:
-        if not self._chunks:
-            return Cause.DECODE
-        return Cause.DEFLECTED if all(job.deflected for job, _ in self._chunks) else Cause.UNPLANNED
-
     def _finish_chunk(self, job: Job) -> None:
         if job.tokens_left:
             return
@@ -351,6 +362,7 @@ class Engine:
         job.produced_tokens += 1
         if job.prefill_only:
             del self._running[job]
+            self._note_ended(job)
             self._listener.prefilled(self, job)
             return
         self._token_after_prefill(job, now_s)
@@ -376,18 +388,12 @@ class Engine:
 
     def _finish(self, job: Job) -> None:
         del self._running[job]
-        self.pool.release(job)
+        self._note_ended(job)
         job.finished_s = self._kernel.now_s
         self._listener.finished(self, job)
 
-
-def _totals(chunks: list[Chunk]) -> PrefillTotals:
-    """Features of one step's chunks; each job's computed tokens count its chunk already."""
-    tokens = done = 0
-    work = 0.0
-    for job, size in chunks:
-        before = job.computed_tokens - size
-        tokens += size
-        done += before
-        work += size * before + size * size * 0.5
-    return PrefillTotals(1, tokens, done, work)
+    def _note_ended(self, job: Job) -> None:
+        if self.spec.async_scheduling:
+            self._ended.append(job)
+        elif not job.prefill_only:
+            self.pool.release(job)

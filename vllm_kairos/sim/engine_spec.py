@@ -27,6 +27,7 @@ class EngineSpec:
     max_wait_steps: int = 8
     floor_chunk_tokens: int = 16
     prefix_caching: bool = True
+    async_scheduling: bool = False  # whether a step is composed as the one before it begins
     frontend_s: float = 0.0  # API server, tokenizer and input processing, before the engine core sees a request
     step_factor: float = 1.0
     step_noise: float = 0.0

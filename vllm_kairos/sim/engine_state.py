@@ -42,10 +42,10 @@ def node_state(engine: "Engine", now_s: float, *, seen_until_s: float = inf) -> 
 
 def _queues(engine: "Engine", seen_until_s: float) -> tuple[tuple[int, ...], int, list[int], int, int]:
     """Prompts ahead of a new one with their total, deflected tokens left, and what waits for remote KV."""
-    if not (engine.prefills or engine.waiting or engine.loading or engine.arrived):
+    if not (engine.prefills or engine.waiting or engine.loading or engine.arrived or engine.unseen):
         return (), 0, [], 0, 0  # most of the time
     running_left = sum(job.tokens_left for job in engine.prefills)
-    seen = [job for job in engine.waiting if job.submitted_s <= seen_until_s]
+    seen = [job for job in (*engine.waiting, *engine.unseen) if job.submitted_s <= seen_until_s]
     waiting = [job for job in seen if not job.pulls_kv]
     lefts = [job.tokens_left for job in waiting]
     queued = (running_left, *lefts) if running_left else tuple(lefts)

@@ -23,6 +23,7 @@ class Job:
     hit_tokens: int = 0  # prompt tokens found in the engine's prefix cache at first admission
     preemptions: int = 0
     load_order: int = 0  # among those that pulled KV into this engine
+    load_lag: int = 0  # steps after the one under way at its end that cannot have it
 
     # Set and read by DecodeGroup while the job decodes.
     finish_step: int = -1

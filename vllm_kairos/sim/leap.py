@@ -28,10 +28,16 @@ class Leap:
             steps -= 1
         return steps
 
-    def steps_until(self, now_s: float) -> int:
-        """Steps up to the end of the one under way at `now_s`; one that ends right then is the last."""
+    def steps_until(self, now_s: float, more: int = 0) -> int:
+        """Steps up to the end of the one under way at `now_s`, and `more`; one that ends right then is the last.
+
+        With `more`, the one before the first counts as under way at the start.
+        """
+        if more and now_s <= self.start_s:
+            return min(more, self.steps)
         done = self.steps_by(now_s)
-        return done if done and self.end_s(done) == now_s else min(done + 1, self.steps)
+        under_way = done if done and self.end_s(done) == now_s else done + 1
+        return min(under_way + more, self.steps)
 
     def _position(self, elapsed_s: float) -> float:
         """Solve for how many steps fit into `elapsed_s`."""

@@ -1,20 +1,15 @@
 """Which prompts a step carries and how much of each: vLLM's order under Kairos' step plan."""
 
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from vllm_kairos.core.step_plan import StepPlan
+from vllm_kairos.sim.chunk import Chunk
 from vllm_kairos.sim.job import Job
 
 if TYPE_CHECKING:
-    from vllm_kairos.sim.engine import Engine, EngineListener
-
-
-class Chunk(NamedTuple):
-    """What one prompt gets of a step."""
-
-    job: Job
-    tokens: int
+    from vllm_kairos.sim.engine import Engine
+    from vllm_kairos.sim.engine_listener import EngineListener
 
 
 class PrefillPlan:
@@ -28,8 +23,10 @@ class PrefillPlan:
 
     def __init__(self, engine: "Engine", listener: "EngineListener") -> None:
         self._engine, self._listener = engine, listener
+        # The plan, unlike vLLM, keeps a token for those whose end is not known when it is made.
+        self._kept_tokens = engine.running_requests - len(engine.decodes) - len(engine.prefills)
         free_slots = engine.spec.max_running_requests - engine.running_requests
-        decodes, budget = len(engine.decodes), engine.spec.token_budget_tokens
+        decodes, budget = len(engine.decodes) + self._kept_tokens, engine.spec.token_budget_tokens
         arrivals = min(len(engine.arrived), free_slots)
         self._step = StepPlan(budget_tokens=budget, decode_tokens=decodes + arrivals)
         # Who is held out is settled beforehand too, when nobody knows yet what the prefix cache saves.
@@ -69,7 +66,7 @@ class PrefillPlan:
         held: list[Job] = []
         while engine.waiting:
             job = engine.waiting[0]
-            if engine.running_requests >= engine.spec.max_running_requests or self._step.spare_tokens <= 0:
+            if engine.running_requests >= engine.spec.max_running_requests or self._unplanned_room <= 0:
                 break
             if job.pulls_kv:
                 if not self._start_load(job):
@@ -131,12 +128,20 @@ class PrefillPlan:
         forecast.grant(job, min(job.tokens_left, max(room, 1)), chi)
         return True
 
+    @property
+    def _unplanned_room(self) -> int:
+        """What vLLM itself would give to the head of the queue."""
+        return self._step.spare_tokens + self._kept_tokens
+
     def _allowance(self, job: Job) -> int:
         """Prompt tokens that `job` may take in this step."""
         schedule = job.schedule
-        room = self._step.spare_tokens if schedule is None else self._step.room(schedule.chi(job.computed_tokens))
+        if schedule is not None:
+            room = self._step.room(schedule.chi(job.computed_tokens))
+        else:
+            room = self._step.spare_tokens if job in self._engine.prefills else self._unplanned_room
         if job is self._step.floor_for:
-            room = max(room, min(self._step.floor_tokens, self._step.spare_tokens))
+            room = max(room, min(self._step.floor_tokens, self._unplanned_room))
         return min(job.tokens_left, room)
 
     def _grant(self, job: Job, tokens: int) -> None:

@@ -17,7 +17,8 @@ Heard = Callable[[NodeState, float, list[TransferObserved]], None]
 class Reporter:
     """Reads its engine when a step ends after the period is over, ended a deflected prefill, or was the last for now.
 
-    An engine looks at what arrived when a step begins, so what a report shows of its queue is as old as that.
+    An engine looks at what arrived when a step begins, so what a report shows of its queue is as old as that. With
+    async scheduling it also shows the step that begins then, which was composed as the one that ended began.
     In between the last report is sent again, with its age, so that a long step does not look like a lost node.
     """
 

@@ -110,6 +110,7 @@ def _engine(cluster: ClusterConfig, profile: Profile, role: Role, name: str) -> 
         kv_bytes_per_token=profile.kv_bytes_per_token,
         default_chunk_tokens=cluster.default_chunk_tokens or None,
         prefix_caching=cluster.prefix_caching,
+        async_scheduling=cluster.async_scheduling,
         frontend_s=cluster.frontend_s,
         step_factor=cluster.step_factor,
         step_noise=cluster.step_noise,

@@ -28,6 +28,7 @@ class ClusterConfig:
     block_size_tokens: int | None = option(None, "tokens per KV block (the profile's)")
     default_chunk_tokens: int = option(512, "bound on prefill nobody planned on a decode node; 0: none, as vLLM (512)")
     prefix_caching: bool = option(True, "engines keep prefixes (yes)")
+    async_scheduling: bool = option(False, "a step is composed as the one before it begins, as by vLLM on GPUs (no)")
     frontend_s: float = option(0.0, "API server and tokenizer time before the engine sees a request (0)")
     step_factor: float = option(1.0, "real steps take this times what the profile predicts (1)")
     step_noise: float = option(0.0, "standard deviation of the logarithm of a step's random factor (0)")

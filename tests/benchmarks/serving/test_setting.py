@@ -40,6 +40,12 @@ def test_the_papers_setting():
     assert config_of(setting, setting.cluster_spec(None)).decision.chunk_candidates_tokens[2:6] == (768, 512, 448, 384)
 
 
+@pytest.mark.parametrize(("words", "mode"), [([], True), (["--no-async-scheduling"], False), (["--async-scheduling"], True)])
+def test_simulated_engines_schedule_as_the_emulated_ones(words, mode):
+    setting = _setting(cluster=RAW["cluster"] | {"vllm_args": words})
+    assert config_of(setting, setting.cluster_spec(None)).cluster.async_scheduling is mode
+
+
 def test_equal_repeats_have_equal_requests_and_others_have_others():
     one, same, other = (workload_of(_setting(), None, 4.0, repeat) for repeat in (0, 0, 1))
     assert load_summary(one) == load_summary(same)
@@ -98,6 +104,7 @@ def test_the_twin_serves_the_same_requests():
     [
         ({"cluster": {"prefill": 1, "decode": 1}}, "emulate must name"),
         ({"cluster": RAW["cluster"] | {"emulation": {"faults": []}}}, "faults"),
+        ({"cluster": RAW["cluster"] | {"vllm_args": ["--enforce-eager"]}}, "--enforce-eager"),
         ({"router_args": ["--queue-size", "3"]}, "--queue-size"),
     ],
 )
