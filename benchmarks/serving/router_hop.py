@@ -13,13 +13,13 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -52,8 +52,7 @@ def contenders(peers: Sequence[str]) -> list[Contender]:
 
     Raises SystemExit for a peer this harness does not know how to start.
     """
-    kairos = shutil.which("kairos") or "kairos"
-    ours = [kairos, "router", "--host", "127.0.0.1", "--prefill", PREFILL, "--decode", DECODE]
+    ours = [sys.executable, "-m", "vllm_kairos", "router", "--host", "127.0.0.1", "--prefill", PREFILL, "--decode", DECODE]
     found = [
         Contender("kairos-router", (*ours, "--deflect-policy", "never", "--port", "18301", "--prometheus-port", "18311"), 18301)
     ]
@@ -100,8 +99,27 @@ def _wait_ready(port: int, timeout_s: float = 60) -> None:
     raise SystemExit(f"nothing listens on port {port} after {timeout_s} s")
 
 
+def _wait_serving(contender: Contender, timeout_s: float = 90) -> None:
+    """A router may listen long before it has found its servers well."""
+    deadline = time.monotonic() + timeout_s
+    request = urllib.request.Request(f"http://127.0.0.1:{contender.port}/v1/completions", data=_body(stream=False))
+    request.add_header("content-type", "application/json")
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=10):
+                return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{contender.name} answers no request after {timeout_s:g} s: {error}") from None
+            time.sleep(0.5)
+
+
+def _body(*, stream: bool) -> bytes:
+    return json.dumps({"model": "mock", "prompt": PROMPT, "max_tokens": 16, "stream": stream}).encode()
+
+
 def _request(stream: bool) -> bytes:
-    body = json.dumps({"model": "mock", "prompt": PROMPT, "max_tokens": 16, "stream": stream}).encode()
+    body = _body(stream=stream)
     lines = (
         "POST /v1/completions HTTP/1.1",
         "host: 127.0.0.1",
@@ -219,8 +237,8 @@ def run(found: Sequence[Contender], repeats: int, requests: int, logs: Path) -> 
                 _process(contender.command, ROUTER_CORE, logs / f"{contender.name}.log")
             )
             _wait_ready(contender.port)
-        time.sleep(3)
         for contender in found:
+            _wait_serving(contender)
             uvloop.run(_load(contender.port, 8, 400, stream=False))  # warm-up
         for repeat in range(repeats):
             order = found if repeat % 2 == 0 else list(reversed(found))
