@@ -30,8 +30,8 @@ class DecisionSettings:
     """Deflect to a node while it runs less than this share of the requests it may: where slots are short, the decodes
     are the bottleneck, and a prompt beside them keeps those slots taken for longer."""
     deflections_per_node: int = 1
-    """Deflected prefills that a decode node may have at a time (design: one, since state may be old). More of them wait
-    for each other on the node, each planned behind those before it, and burst loads gain much."""
+    """Deflected prefills that a decode node may have at a time. More of them run one behind the other,
+    each planned behind those before it; one is what a router may count on that shares its nodes with another."""
     static_chunk_tokens: int = 128
     """chi of the policies that plan without a latency model (paper section 3: 128)."""
     unplanned_chunk_tokens: int = 512
