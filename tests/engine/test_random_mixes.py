@@ -191,13 +191,10 @@ def check_end(mix: Mix) -> None:
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
 
 
-@given(node=nodes, mix=st.lists(arrivals, min_size=1, max_size=8))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_random_mixes(model: str, node: Node, mix: list[Arrival]) -> None:
-    """Every running decode gets its token in every step, prompts end exactly, case 46's deadlock never occurs."""
+def scheduler_of(model: str, node: Node) -> Any:
     from tests.engine.builder import build_scheduler
 
-    scheduler = build_scheduler(
+    return build_scheduler(
         model,
         async_scheduling=node.async_scheduling,
         policy=node.policy,
@@ -209,6 +206,13 @@ def test_random_mixes(model: str, node: Node, mix: list[Arrival]) -> None:
         connector="KairosNixlConnector",
         kairos={"role": "decode", "default_chunk_tokens": node.default_chunk},
     )
+
+
+@given(node=nodes, mix=st.lists(arrivals, min_size=1, max_size=8))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_random_mixes(model: str, node: Node, mix: list[Arrival]) -> None:
+    """Every running decode gets its token in every step, prompts end exactly, case 46's deadlock never occurs."""
+    scheduler = scheduler_of(model, node)
     try:
         played = Mix(scheduler, node, mix)
         played.run()
@@ -229,3 +233,11 @@ def test_a_chunk_smaller_than_a_padded_token_does_not_stall(model: str) -> None:
     short = [Arrival(0, 1, 1, None, False, False, 0, None)] * 4
     mix = [*short, Arrival(0, 16, 1, None, False, True, 0, None), Arrival(0, 17, 1, (1,), False, True, 0, None)]
     test_random_mixes.hypothesis.inner_test(model, Node(False, "fcfs", 16, 14, 8, 1, 2), mix)
+
+
+def test_a_prompt_of_two_tokens_stays_within_anothers_chi(model: str) -> None:
+    """It is not padded by the drafts, and may be split."""
+    short = [Arrival(0, 1, 1, None, False, False, 0, None), Arrival(0, 31, 1, None, False, False, 0, None)]
+    mix = [*short, Arrival(0, 31, 3, None, False, False, 0, None), Arrival(3, 1, 1, None, False, False, 0, None)]
+    mix += [Arrival(5, 2, 1, None, False, False, 0, None), Arrival(4, 73, 1, (32, 23), False, False, 0, None)]
+    test_random_mixes.hypothesis.inner_test(model, Node(False, "fcfs", 64, 14, 32, 2, 2), mix)

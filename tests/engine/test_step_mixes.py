@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.builder import build_scheduler
-from tests.engine.test_random_mixes import Arrival, Mix, Node, arrivals, nodes
+from tests.engine.test_random_mixes import Arrival, Mix, Node, arrivals, nodes, scheduler_of
 from tests.engine.test_step_recorder import STEP_S, Played
 from vllm_kairos.core.gap_cause import Cause
 from vllm_kairos.core.latency import PrefillTotals
@@ -118,18 +117,7 @@ class RecordedMix(Mix):
 @given(node=nodes, mix=st.lists(arrivals, min_size=1, max_size=8))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_every_gap_is_attributed_once(model: str, node: Node, mix: list[Arrival]) -> None:
-    scheduler = build_scheduler(
-        model,
-        async_scheduling=node.async_scheduling,
-        policy=node.policy,
-        token_budget=node.token_budget,
-        blocks=node.blocks,
-        prefix_caching=True,
-        max_sequences=8,
-        draft_tokens=node.draft_tokens,
-        connector="KairosNixlConnector",
-        kairos={"role": "decode", "default_chunk_tokens": node.default_chunk},
-    )
+    scheduler = scheduler_of(model, node)
     try:
         recorded = RecordedMix(scheduler, node, mix)
         recorded.run()

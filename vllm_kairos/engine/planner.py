@@ -245,9 +245,10 @@ class StepPlanner:
             room = max(room, step.floor_tokens)
         if room <= 0:
             return 0
-        # vLLM pads a prompt's only token by drafts and waits for room for them all.
-        allowed = min(new, max(room, compat.smallest_chunk(self._scheduler, request, computed), self.free_width))
-        if allowed < new and request.num_tokens - computed < new and not compat.is_running(request):
+        padded = request.num_tokens - computed < new  # vLLM pads a prompt's only token by drafts and waits for room for all
+        fewest = max(compat.smallest_chunk(self._scheduler, request, computed), self.free_width if padded else 0)
+        allowed = min(new, max(room, fewest))
+        if allowed < new and padded and not compat.is_running(request):
             return 0  # vLLM padded its one token with draft slots: all of them or none
         step.grant(request, allowed, chi, computed)
         state.record_chunk(computed)
