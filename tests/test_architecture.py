@@ -22,6 +22,7 @@ ALLOWED = {
     "vllm_kairos.__main__": {"vllm_kairos.cli.main"},
     "vllm_kairos.errors": set(),
     "vllm_kairos.input_file": set(),
+    "vllm_kairos.settings_object": {"vllm_kairos.errors"},
     "vllm_kairos.core": {"vllm_kairos.errors"},
     "vllm_kairos.wire": {"vllm_kairos.errors"},
     "vllm_kairos.fitting": {"vllm_kairos.core", "vllm_kairos.errors", "vllm_kairos.input_file"},
@@ -34,6 +35,7 @@ ALLOWED = {
         "vllm_kairos.profiles",
         "vllm_kairos.steps",
         "vllm_kairos.errors",
+        "vllm_kairos.settings_object",
     },
     "vllm_kairos.steps": {
         "vllm_kairos.cli.command",
@@ -78,6 +80,7 @@ ALLOWED = {
         "vllm_kairos.fitting.artifact",
         "vllm_kairos.profiles",
         "vllm_kairos.errors",
+        "vllm_kairos.settings_object",
     },
     "vllm_kairos.cluster": {
         "vllm_kairos.cli.command",
@@ -116,6 +119,7 @@ ALLOWED = {
 LIBRARIES = {
     "vllm_kairos.errors": set(),
     "vllm_kairos.input_file": set(),
+    "vllm_kairos.settings_object": set(),
     "vllm_kairos.core": set(),
     "vllm_kairos.wire": {"msgspec"},
     "vllm_kairos.fitting": set(),

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.serving.contenders import Contender, Programs, free_ports, front_plan
+from benchmarks.serving.ready import wait_ready
 from benchmarks.serving.record import cell_figures, failed_cell, load_summary, measured_cell
 from benchmarks.serving.servers import (
     Counters,
@@ -37,7 +38,6 @@ from vllm_kairos.replay.settings import LoadSettings, ReplaySettings
 from vllm_kairos.workload import transforms
 from vllm_kairos.workload.request import Workload
 
-_READY_LIMIT_S = 60.0
 _IDLE_LIMIT_S = 600.0
 _PATIENCE_S = 60.0
 """How long after the last request was due answers are waited for: a queue that grows without end would take minutes."""
@@ -122,23 +122,10 @@ async def _front(
     started_s = time.monotonic()
     child = Child(plan, log_dir / "front.log")
     try:
-        while not await _answers(session, plan.url + contender.health_path):
-            waited_s = time.monotonic() - started_s
-            if child.exit_status() is not None or waited_s > _READY_LIMIT_S:
-                why = child.cause_of_death()
-                raise ClusterError(f"{contender.name} must serve within {_READY_LIMIT_S:g} s, after {waited_s:.0f} s: {why}")
-            await asyncio.sleep(0.1)
+        await wait_ready(session, contender.name, child, plan.url + contender.health_path)
         yield child, time.monotonic() - started_s
     finally:
         await asyncio.to_thread(stop, [child])
-
-
-async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
-    try:
-        async with session.get(url, timeout=aiohttp.ClientTimeout(total=5)) as answer:
-            return answer.status == 200
-    except (aiohttp.ClientError, TimeoutError):
-        return False
 
 
 async def _warm_up(bench: Bench, cluster: LocalCluster, url: str, key: CellKey, workload: Workload) -> None:

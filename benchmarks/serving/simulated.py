@@ -12,18 +12,12 @@ from vllm_kairos.errors import ConfigError
 from vllm_kairos.sim.policies import build_policy
 from vllm_kairos.sim.simulator import Simulation
 from vllm_kairos.simulate.build import build_cluster, build_objectives
-from vllm_kairos.simulate.config import SimulateConfig, make_config
+from vllm_kairos.simulate.config import OPTIONS, SimulateConfig, make_config
 from vllm_kairos.simulate.figures import Figures, figures_of
 from vllm_kairos.workload.request import Workload
 
 _HEARD_S = 1.0
-_DECISION_FLAGS = {
-    "--deflect-alpha": "alpha",
-    "--deflect-beta": "beta",
-    "--deflect-chunk-candidates": "chunk_candidates_tokens",
-    "--deflect-per-node": "deflections_per_node",
-    "--deflect-slot-share": "deflection_slot_share",
-}
+_DECISION_OPTIONS = {option.flag: option for option in OPTIONS if option.section == "decision"}
 _NETWORK = {"bandwidth_bytes_per_s": ("nic_gb_per_s", 1e-9), "latency_s": ("latency_s", 1.0)}
 _ASYNC_SCHEDULING = {"--async-scheduling": True, "--no-async-scheduling": False}
 _STEPS = {"bias": "step_factor", "noise": "step_noise"}
@@ -64,15 +58,12 @@ def simulate(setting: Setting, traces: Path | None, contender: Contender, rate_r
 
 
 def _decision(words: Sequence[str]) -> dict[str, Any]:
-    unknown = [word for word in words[::2] if word not in _DECISION_FLAGS]
+    unknown = [word for word in words[::2] if word not in _DECISION_OPTIONS]
     if unknown:
-        known = ", ".join(_DECISION_FLAGS)
+        known = ", ".join(_DECISION_OPTIONS)
         raise ConfigError(f"router_args: must be pairs of {known} and a value to be simulated too, got {unknown[0]!r}")
-    return {_DECISION_FLAGS[flag]: _value(value) for flag, value in zip(words[::2], words[1::2], strict=True)}
-
-
-def _value(word: str) -> float | tuple[int, ...]:
-    return tuple(int(each) for each in word.split(",")) if "," in word else float(word)
+    given = [(_DECISION_OPTIONS[flag], value) for flag, value in zip(words[::2], words[1::2], strict=True)]
+    return {option.key: option.converted(value, f"router_args: {option.flag}") for option, value in given}
 
 
 def _later(workload: Workload) -> Workload:

@@ -1,12 +1,13 @@
 """Settings of an emulated engine: `kairos.emulation` inside vLLM's `--additional-config`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
 from vllm_kairos.emulation.faults import Fault, parse_fault
 from vllm_kairos.errors import ConfigError
+from vllm_kairos.settings_object import Reader, flag, number, read_object, refused, text, whole
 
 _PREFIX = "additional_config.kairos.emulation"
 
@@ -43,68 +44,37 @@ def parse_emulation(additional_config: Any) -> EmulationSettings:
     raw = kairos.get("emulation") if isinstance(kairos, Mapping) else None
     if not isinstance(raw, Mapping):
         raise ConfigError(f"{_PREFIX} must be an object that names a profile, got {raw!r}")
-    unknown = sorted(set(raw) - set(_READERS))
-    if unknown:
-        raise ConfigError(f"{_PREFIX}.{unknown[0]}: no such setting; known are {', '.join(sorted(_READERS))}")
-    if raw.get("profile") is None:
+    values = read_object(_PREFIX, raw, _READERS)
+    if "profile" not in values:
         raise ConfigError(f"{_PREFIX}.profile must name a profile, got none")
-    return EmulationSettings(**{name: _READERS[name](name, value) for name, value in raw.items() if value is not None})
+    return EmulationSettings(**values)
 
 
-def _refuse(name: str, rule: str, value: Any) -> ConfigError:
-    return ConfigError(f"{_PREFIX}.{name} must be {rule}, got {value!r}")
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise _refuse(name, "a non-empty string", value)
-    return value
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _refuse(name, "true or false", value)
-    return value
-
-
-def _whole(least: int) -> Callable[[str, Any], int]:
-    def read(name: str, value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise _refuse(name, f"a whole number >= {least}", value)
-        return value
-
-    return read
-
-
-def _number(least: float, most: float, *, above: bool = False) -> Callable[[str, Any], float]:
+def _number(least: float, most: float, *, above: bool = False) -> Reader:
     bounds = f"{'>' if above else '>='} {least:g}" + (f" and <= {most:g}" if isfinite(most) else "")
-
-    def read(name: str, value: Any) -> float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not isfinite(value) or not least <= value <= most or (above and value == least):
-            raise _refuse(name, f"a finite number {bounds}", value)
-        return float(value)
-
-    return read
+    return number(
+        f"a finite number {bounds}",
+        lambda value: isfinite(value) and least <= value <= most and not (above and value == least),
+    )
 
 
 def _faults(name: str, value: Any) -> tuple[Fault, ...]:
     if not isinstance(value, list):
-        raise _refuse(name, "a list", value)
-    return tuple(parse_fault(each, where=f"{_PREFIX}.{name}[{index}]") for index, each in enumerate(value))
+        raise refused(name, "a list", value)
+    return tuple(parse_fault(each, where=f"{name}[{index}]") for index, each in enumerate(value))
 
 
-_READERS: dict[str, Callable[[str, Any], Any]] = {
-    "profile": _text,
-    "kv_capacity_tokens": _whole(1),
+_READERS: dict[str, Reader] = {
+    "profile": text,
+    "kv_capacity_tokens": whole(1),
     "bias": _number(0, 1000, above=True),
     "noise": _number(0, 2),
-    "seed": _whole(0),
+    "seed": whole(0),
     "bandwidth_bytes_per_s": _number(0, inf, above=True),
     "latency_s": _number(0, 60),
     "host_slack_s": _number(0, 1),
     "idle_poll_s": _number(0.0005, 1),
-    "realtime": _flag,
+    "realtime": flag,
     "faults": _faults,
-    "record": _text,
+    "record": text,
 }

@@ -1,7 +1,7 @@
 """Engine settings: the `kairos` object inside vLLM's `--additional-config`."""
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from vllm_kairos.engine.governor_settings import GOVERNOR_KEY, EngineGovernorSet
 from vllm_kairos.engine.step_settings import RECORD_KEY, StepRecordSettings, parse_step_record
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.fitting.artifact import load_profile
+from vllm_kairos.settings_object import Reader, choice, number, read_object, refused, text, whole
 
 SETTINGS_KEY = "kairos"
 EMULATION_KEY = "emulation"  # for the emulated executor, which reads it itself
@@ -67,11 +68,7 @@ def parse_settings(additional_config: Any) -> EngineSettings:
     governed = raw.get(GOVERNOR_KEY) not in (None, False)
     if raw and not own and not governed:
         return EngineSettings(step_record=record)  # emulated, recorded: its schedule is stock vLLM's
-    unknown = sorted(set(own) - set(_READERS))
-    if unknown:
-        known = ", ".join(sorted([*_READERS, RECORD_KEY, GOVERNOR_KEY]))
-        raise ConfigError(f"{_PREFIX}.{unknown[0]}: no such setting; known are {known}")
-    values = {name: _READERS[name](name, value) for name, value in own.items() if value is not None}
+    values = read_object(_PREFIX, own, _READERS, also_known=(RECORD_KEY, GOVERNOR_KEY))
     values["default_chunk_tokens"] = _default_chunk(values.get("role", Role.BOTH), values.get("default_chunk_tokens"), governed)
     floor_tokens = values.get("floor_chunk_tokens", DEFAULT_FLOOR_TOKENS)
     governor = parse_governor(raw.get(GOVERNOR_KEY), default_profile=_profile_of(raw), floor_tokens=floor_tokens)
@@ -110,60 +107,32 @@ def _default_chunk(role: Role, configured: int | None, governed: bool) -> int | 
     return configured or (DEFAULT_CHUNK_TOKENS if role is Role.DECODE and not governed else None)
 
 
-def _refuse(name: str, rule: str, value: Any) -> ConfigError:
-    return ConfigError(f"{_PREFIX}.{name} must be {rule}, got {value!r}")
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise _refuse(name, "a non-empty string", value)
-    return value
-
-
-def _count(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise _refuse(name, "a whole number >= 1", value)
-    return value
-
-
-def _role(name: str, value: Any) -> Role:
-    if not isinstance(value, str) or value not in tuple(Role):
-        raise _refuse(name, "one of " + ", ".join(Role), value)
-    return Role(value)
-
-
-def _period(name: str, value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0.001 <= value <= 60:
-        raise _refuse(name, "a number of seconds in 0.001..60", value)
-    return float(value)
-
-
 def _endpoint(name: str, value: Any) -> str:
-    text = _text(name, value)
-    transport, _, address = text.partition("://")
+    found = text(name, value)
+    transport, _, address = found.partition("://")
     port = address.rpartition(":")[2]
     ok = transport == "ipc" and bool(address)
     ok = ok or (transport == "tcp" and ":" in address and port.isdigit() and 1 <= int(port) <= 65535)
     if not ok:
-        raise _refuse(name, "tcp://HOST:PORT or ipc://PATH", value)
-    return text
+        raise refused(name, "tcp://HOST:PORT or ipc://PATH", value)
+    return found
 
 
 def _file(name: str, value: Any) -> str:
-    text = _text(name, value)
-    if not Path(text).is_file():
-        raise _refuse(name, "the path of an existing file", value)
-    return text
+    found = text(name, value)
+    if not Path(found).is_file():
+        raise refused(name, "the path of an existing file", value)
+    return found
 
 
-_READERS: dict[str, Callable[[str, Any], Any]] = {
-    "node_id": _text,
-    "role": _role,
+_READERS: dict[str, Reader] = {
+    "node_id": text,
+    "role": choice(Role),
     "state_endpoint": _endpoint,
-    "heartbeat_period_s": _period,
-    "default_chunk_tokens": _count,
-    "max_wait_steps": _count,
-    "floor_chunk_tokens": _count,
+    "heartbeat_period_s": number("a number of seconds in 0.001..60", lambda value: 0.001 <= value <= 60),
+    "default_chunk_tokens": whole(1),
+    "max_wait_steps": whole(1),
+    "floor_chunk_tokens": whole(1),
     "profile": _file,
     "state_key_file": _file,
 }

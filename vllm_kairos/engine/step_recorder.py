@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ from vllm_kairos.engine.settings import EngineSettings
 from vllm_kairos.engine.step_settings import StepRecordSettings
 from vllm_kairos.engine.step_totals_file import totals_path
 from vllm_kairos.engine.step_writer import StepWriter
+from vllm_kairos.engine.steps_in_flight import StepsInFlight
 from vllm_kairos.fitting.artifact import load_profile
 from vllm_kairos.profiles import resolve_profile
 from vllm_kairos.steps.analyst import StepAnalyst
@@ -21,8 +21,6 @@ from vllm_kairos.steps.gap_tracker import GapTracker, Mark, Wait
 from vllm_kairos.steps.recorded import RecordedStep, StepLoad
 from vllm_kairos.steps.step_file import FILE_SCHEMA, FileHeader
 from vllm_kairos.steps.totals import StepTotals
-
-_MOST_IN_FLIGHT = 64
 
 
 class StepSink(Protocol):
@@ -54,7 +52,7 @@ class StepRecorder:
 
     def __init__(self, scheduler: Any, sink: StepSink, clock: Callable[[], float] = time.perf_counter) -> None:
         self._scheduler, self._sink, self._clock = scheduler, sink, clock
-        self._in_flight: deque[_Scheduled] = deque()
+        self._in_flight: StepsInFlight[_Scheduled] = StepsInFlight()
         self._number = 0  # of the last step scheduled
         self._last_ids: Mapping[str, int] = {}
         self._ids_before_last: Mapping[str, int] = {}
@@ -95,14 +93,12 @@ class StepRecorder:
         self._passed_over = compat_steps.passed_over(scheduler, output)
         self._unfinished = compat_steps.still_unfinished(scheduler, output, self._unfinished, load)
         self._ids_before_last, self._last_ids = last_ids, ids
-        if len(self._in_flight) == _MOST_IN_FLIGHT:
-            self._in_flight.popleft()  # its output never came
-        self._in_flight.append(_Scheduled(output, self._number, load, self._clock(), follows, entered, none_returned))
+        self._in_flight.add(output, _Scheduled(output, self._number, load, self._clock(), follows, entered, none_returned))
 
     def step_finished(self, output: Any, results: Any) -> None:
         """A step's output was taken in, and `results` leave for the clients."""
         now = Mark(self._clock())
-        step = self._take(output)
+        step = self._in_flight.take(output)
         if step is None:
             self._note_ended(0)
             return
@@ -130,17 +126,6 @@ class StepRecorder:
         before, last = self._ids_before_last, self._last_ids
         gone = [request_id for request_id in ended if request_id in before and request_id not in last]
         return len(gone) == self._passed_over
-
-    def _take(self, output: Any) -> _Scheduled | None:
-        """The step of `output`, with those before it, whose outputs never came; None for a step without tokens."""
-        in_flight = self._in_flight
-        if in_flight and in_flight[0].output is output:
-            return in_flight.popleft()
-        if not any(step.output is output for step in in_flight):
-            return None
-        while (step := in_flight.popleft()).output is not output:
-            pass
-        return step
 
     def _waits(self, step: _Scheduled, results: Any, now: Mark) -> list[Wait]:
         """The waits that a step ends; as a rule it has served who the step before did, but for a few."""

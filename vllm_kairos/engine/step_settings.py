@@ -1,11 +1,10 @@
 """Settings of the step recorder: the `step_record` object inside the engine settings."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from vllm_kairos.errors import ConfigError
+from vllm_kairos.settings_object import Reader, number, read_object, switched, text, whole
 
 RECORD_KEY = "step_record"
 _PREFIX = f"additional_config.kairos.{RECORD_KEY}"
@@ -32,50 +31,19 @@ class StepRecordSettings:
 
 def parse_step_record(raw: Any, default_profile: Any = None) -> StepRecordSettings | None:
     """Read the settings; None: off. ConfigError names the field, the rule and the value."""
-    if raw is None or raw is False:
+    asked = switched(_PREFIX, raw)
+    if asked is None:
         return None
-    if raw is True:
-        raw = {}
-    if not isinstance(raw, Mapping):
-        raise ConfigError(f"{_PREFIX} must be an object, true or false, got {raw!r}")
-    unknown = sorted(set(raw) - set(_READERS))
-    if unknown:
-        raise ConfigError(f"{_PREFIX}.{unknown[0]}: no such setting; known are {', '.join(sorted(_READERS))}")
-    values = {name: _READERS[name](name, value) for name, value in raw.items() if value is not None}
+    values = read_object(_PREFIX, asked, _READERS)
     values.setdefault("profile", default_profile)
     return StepRecordSettings(**values)
 
 
-def _refuse(name: str, rule: str, value: Any) -> ConfigError:
-    return ConfigError(f"{_PREFIX}.{name} must be {rule}, got {value!r}")
-
-
-def _above(least: float) -> Callable[[str, Any], float]:
-    def read(name: str, value: Any) -> float:
-        if not isinstance(value, int | float) or isinstance(value, bool) or not least < value < inf:
-            raise _refuse(name, f"a finite number > {least:g}", value)
-        return float(value)
-
-    return read
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise _refuse(name, "a non-empty string", value)
-    return value
-
-
-def _bytes(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < _MIN_FILE_BYTES:
-        raise _refuse(name, f"a whole number >= {_MIN_FILE_BYTES}", value)
-    return value
-
-
-_READERS: dict[str, Callable[[str, Any], Any]] = {
-    "tbt_slo_s": _above(0.0),
-    "stall_factor": _above(1.0),
-    "profile": _text,
-    "file": _text,
-    "max_file_bytes": _bytes,
-    "totals_file": _text,
+_READERS: dict[str, Reader] = {
+    "tbt_slo_s": number("a finite number > 0", lambda value: 0 < value < inf),
+    "stall_factor": number("a finite number > 1", lambda value: 1 < value < inf),
+    "profile": text,
+    "file": text,
+    "max_file_bytes": whole(_MIN_FILE_BYTES),
+    "totals_file": text,
 }

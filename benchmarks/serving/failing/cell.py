@@ -13,7 +13,7 @@ import aiohttp
 
 from benchmarks.serving.contenders import Contender, Programs, free_ports, front_plan
 from benchmarks.serving.failing.expected import Model
-from benchmarks.serving.failing.front import FrontProcess, answers
+from benchmarks.serving.failing.front import FrontProcess
 from benchmarks.serving.failing.handoff import use_up_faults
 from benchmarks.serving.failing.record import summary
 from benchmarks.serving.failing.scenarios import AFTER_RETURN_S, Scenario
@@ -21,6 +21,7 @@ from benchmarks.serving.failing.stage import Stage
 from benchmarks.serving.failing.steady import steady
 from benchmarks.serving.failing.transcript import NOT_SENT, RecordingSender
 from benchmarks.serving.failing.verdict import Judged, judge
+from benchmarks.serving.ready import answers
 from benchmarks.serving.servers import wait_idle
 from vllm_kairos.cluster.local import LocalCluster
 from vllm_kairos.cluster.spec import ClusterSpec

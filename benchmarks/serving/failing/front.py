@@ -1,22 +1,18 @@
 """A router's process before the servers: started, told to end, and asked what it counted."""
 
-import asyncio
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import aiohttp
 
 from benchmarks.serving.contenders import Contender
+from benchmarks.serving.ready import wait_ready
 from vllm_kairos.cluster.machine import HOST
 from vllm_kairos.cluster.plan import ProcessPlan
 from vllm_kairos.cluster.process import Child, stop
-from vllm_kairos.errors import ClusterError
 
-_READY_LIMIT_S = 60.0
-_POLL_S = 0.1
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
 _LINE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{.*\})? (\S+)")
 
@@ -31,12 +27,7 @@ class FrontProcess:
 
     async def ready(self, session: aiohttp.ClientSession) -> None:
         """Wait until it serves. Raises ClusterError."""
-        started_s = time.monotonic()
-        while not await answers(session, self.url + self.contender.health_path):
-            if self._child.exit_status() is not None or time.monotonic() - started_s > _READY_LIMIT_S:
-                why = self._child.cause_of_death()
-                raise ClusterError(f"{self.contender.name} must serve within {_READY_LIMIT_S:g} s, got: {why}")
-            await asyncio.sleep(_POLL_S)
+        await wait_ready(session, self.contender.name, self._child, self.url + self.contender.health_path)
 
     def ask_to_end(self) -> None:
         """SIGTERM."""
@@ -67,12 +58,3 @@ def failure_counters(text: str) -> dict[str, float]:
         if match and match[1].endswith("_total") and ("retries" in match[1] or "errors" in match[1]):
             found[match[1]] = found.get(match[1], 0.0) + float(match[2])
     return {name: value for name, value in found.items() if value}
-
-
-async def answers(session: aiohttp.ClientSession, url: str) -> bool:
-    """Whether a GET is answered with 200."""
-    try:
-        async with session.get(url, timeout=_TIMEOUT) as answer:
-            return answer.status == 200
-    except (aiohttp.ClientError, TimeoutError):
-        return False

@@ -67,25 +67,22 @@ async def _new_router(stage: Stage, scenario: Scenario) -> None:
     stage.note("healthy")
 
 
+def _killing(role: str) -> Scenario:
+    return Scenario(
+        name=f"kill-{role}",
+        title=f"kill -9 of a {role} server, started again 8 s later",
+        act=_kill(role[0]),
+        fault_s=6,
+        back_s=14,
+        duration_s=_MOST_S,
+    )
+
+
 SCENARIOS: Mapping[str, Scenario] = {
     each.name: each
     for each in (
-        Scenario(
-            name="kill-prefill",
-            title="kill -9 of a prefill server, started again 8 s later",
-            act=_kill("p"),
-            fault_s=6,
-            back_s=14,
-            duration_s=_MOST_S,
-        ),
-        Scenario(
-            name="kill-decode",
-            title="kill -9 of a decode server, started again 8 s later",
-            act=_kill("d"),
-            fault_s=6,
-            back_s=14,
-            duration_s=_MOST_S,
-        ),
+        _killing("prefill"),
+        _killing("decode"),
         Scenario(
             name="hang-decode", title=f"a decode server hangs for {HANG_S:g} s", act=_hang_decode, fault_s=6, duration_s=20
         ),

@@ -47,7 +47,8 @@ def _bench(out: Path, program: Path) -> Bench:
     return Bench(setting=setting, spec=ClusterSpec(), programs=Programs(toy_proxy=program), traces=None, out=out)
 
 
-async def test_a_cell_is_measured(tmp_path):
+async def test_a_cell_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     bench = _bench(tmp_path, Path(__file__).with_name("stub_front.py"))
     async with _cluster() as cluster:
         record = await run_cell(bench, cluster, CONTENDERS["toy-proxy"], KEY)
