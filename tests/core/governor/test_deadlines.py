@@ -78,6 +78,19 @@ def test_time_saved_may_be_spent_under_tpot_alone() -> None:
         assert deadlines.earliest_s(1.022) == pytest.approx(due_s)
 
 
+def test_a_run_of_steps_counts_as_its_steps_one_by_one() -> None:
+    at_once, one_by_one = Deadlines(), Deadlines()
+    for deadlines in (at_once, one_by_one):
+        assert deadlines.go_on(BY_ID, len(BY_ID), Moment(1.0))
+    for step in range(1, 8):
+        assert one_by_one.go_on({}, len(BY_ID), Moment(1.0 + 0.01 * step))
+    assert at_once.go_on({}, len(BY_ID), Moment(1.07), steps=7)
+    for request_id in sorted(BY_ID):
+        assert at_once.earliest_s(1.07) == one_by_one.earliest_s(1.07)
+        for deadlines in (at_once, one_by_one):
+            deadlines.forget(request_id)
+
+
 def test_a_lag_of_many_tokens_is_forgiven() -> None:
     deadlines = served_once(Objective(tpot_s=0.02))
     lag_s = FORGIVEN_TOKENS * 0.02

@@ -42,12 +42,12 @@ class _Tempo:
         self._keys: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []  # with entries of requests that have left or moved
 
-    def step(self) -> None:
-        """Everybody gets a token."""
-        self._steps += 1
+    def step(self, steps: int) -> None:
+        """Everybody gets a token in each of so many steps."""
+        self._steps += steps
 
     def start(self, request_id: str, first_s: float) -> None:
-        """`request_id` gets its first token in the current step, at `first_s`."""
+        """`request_id` gets its first token in the last step, at `first_s`."""
         self._set(request_id, first_s - (self._steps - 1) * self._tpot_s)
 
     def shift(self, request_id: str, by_s: float) -> None:
@@ -97,15 +97,16 @@ class Deadlines:
     def __len__(self) -> int:
         return len(self._members) + len(self._paused)
 
-    def go_on(self, joined: Mapping[str, Objective], served: int, moment: Moment) -> bool:
+    def go_on(self, joined: Mapping[str, Objective], served: int, moment: Moment, *, steps: int = 1) -> bool:
         """The next step serves all who got a token in the last one, and `joined`.
 
-        False, and nothing done, when these are not as many as `served` or somebody is left who got none in the last step.
+        Or the next `steps` do, of which `moment` is the last, in which `joined` get their first token. False, and
+        nothing done, when these are not as many as `served` or somebody is left who got none in the last step.
         """
         members = self._members
         if self._paused or len(members) + len(joined) != served or (joined and not joined.keys().isdisjoint(members)):
             return False
-        self._step(moment)
+        self._step(moment, steps)
         for request_id, objective in joined.items():
             self._join(request_id, objective)
         return True
@@ -122,7 +123,7 @@ class Deadlines:
         left_out = [request_id for request_id in self._members if request_id not in served]
         for request_id in left_out:
             self._paused[request_id] = (self._moment, self._leave(request_id))
-        self._step(moment)
+        self._step(moment, 1)
         for request_id in served - self._members.keys():
             if (paused := self._paused.pop(request_id, None)) is not None:
                 self._count(request_id, paused[1])
@@ -159,10 +160,10 @@ class Deadlines:
             earliest_s = min(earliest_s, tempo.earliest_s(begin_s))
         return earliest_s
 
-    def _step(self, moment: Moment) -> None:
+    def _step(self, moment: Moment, steps: int) -> None:
         self._moment = moment
         for tempo in self._tempos.values():
-            tempo.step()
+            tempo.step(steps)
 
     def _join(self, request_id: str, objective: Objective) -> None:
         """A first token, at the current moment."""
