@@ -4,6 +4,7 @@ from dataclasses import fields
 from math import inf
 
 from vllm_kairos.core.inflight import InFlight, corrected
+from vllm_kairos.core.lease import NodeLease, Share
 from vllm_kairos.core.node import LinkState, NodeState, Role
 
 FULL = NodeState(
@@ -23,6 +24,8 @@ FULL = NodeState(
     remote_kv_tokens=12,
     deflected_prefills=15,
     deflected_tokens_left=2,
+    lease=NodeLease("boot-1", Share(1000, 100, 1000), until_s=19.0),
+    speaks_leases=True,
     links=(LinkState(prefill_node="p", bandwidth_bytes_per_s=1.0),),
     accepting=False,
     stale=True,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from vllm_kairos.errors import WireError
 from vllm_kairos.wire.codec import MAX_PAYLOAD_BYTES, STATE_TOPIC, StateDecoder, encode_state
-from vllm_kairos.wire.messages import NODE_STATE_SCHEMA, NodeStateMessage, StepSample, TransferSample
+from vllm_kairos.wire.messages import NODE_STATE_SCHEMA, Lease, NodeStateMessage, StepSample, TransferSample
 
 KEY = b"a shared key"
 counts = st.integers(0, 2**40)
@@ -17,7 +17,7 @@ counts = st.integers(0, 2**40)
 
 def message(**changes: object) -> NodeStateMessage:
     fields = {
-        name: 1 if kind is int else 1.5 if kind is float else "x" if kind is str else []
+        name: {int: 1, float: 1.5, str: "x", bool: True}.get(kind, [])
         for name, kind in NodeStateMessage.__annotations__.items()
         if name != "lease"
     }
@@ -25,6 +25,22 @@ def message(**changes: object) -> NodeStateMessage:
     return NodeStateMessage(**{**fields, **changes})
 
 
+def lease(**changes: object) -> Lease:
+    return Lease(**{"lease_id": "boot-1-1", "expires_in_s": 0.5, "prefill_tokens": 9, "kv_blocks": 9, **changes})  # type: ignore[arg-type]
+
+
+leases = st.builds(
+    Lease,
+    lease_id=st.text(max_size=20),
+    expires_in_s=st.floats(0, 10),
+    prefill_tokens=counts,
+    kv_blocks=counts,
+    epoch=counts,
+    steps=counts,
+    output_tokens=counts,
+    transfer_tokens=counts,
+    shares=st.dictionaries(st.text(max_size=10), st.tuples(counts, counts, counts), max_size=3),
+)
 messages = st.builds(
     message,
     node_id=st.text(max_size=20),
@@ -34,6 +50,8 @@ messages = st.builds(
     free_kv_blocks=counts,
     step_samples=st.lists(st.builds(StepSample, counts, counts, counts, counts, st.floats(0, 1e6)), max_size=3),
     transfer_samples=st.lists(st.builds(TransferSample, st.text(max_size=5), counts, st.floats(0, 1e6)), max_size=3),
+    lease=st.none() | leases,
+    speaks_leases=st.booleans(),
 )
 keys = st.none() | st.binary(min_size=1, max_size=64)
 
@@ -151,3 +169,36 @@ def test_missing_field_is_refused_by_name() -> None:
 def test_oversized_payload_is_refused() -> None:
     with pytest.raises(WireError, match="payload must be"):
         StateDecoder(None).decode([STATE_TOPIC, b"\0" * (MAX_PAYLOAD_BYTES + 1), b""])
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"expires_in_s": float("nan")}, "expires_in_s"),
+        ({"expires_in_s": -0.1}, "expires_in_s"),
+        ({"kv_blocks": -1}, "kv_blocks"),
+        ({"epoch": -1}, "epoch"),
+        ({"output_tokens": -1}, "output_tokens"),
+        ({"shares": {"r1": (1, -1, 1)}}, "shares"),
+    ],
+)
+def test_a_lease_that_cannot_be_is_refused(change: dict[str, object], field: str) -> None:
+    with pytest.raises(WireError, match=field):
+        StateDecoder(None).decode(encode_state(message(lease=lease(**change)), None))
+
+
+def test_messages_of_before_leases_are_read() -> None:
+    fields = msgspec.to_builtins(message())
+    for name in ("lease", "speaks_leases"):
+        fields.pop(name, None)
+    decoded = StateDecoder(None).decode([STATE_TOPIC, msgspec.msgpack.encode(fields), b""])
+    assert decoded.lease is None
+    assert not decoded.speaks_leases
+
+
+def test_a_lease_of_before_shares_is_read() -> None:
+    old = {"lease_id": "x", "expires_in_s": 1.0, "prefill_tokens": 1, "kv_blocks": 1}
+    fields = msgspec.to_builtins(message()) | {"lease": old}
+    decoded = StateDecoder(None).decode([STATE_TOPIC, msgspec.msgpack.encode(fields), b""])
+    assert decoded.lease is not None
+    assert decoded.lease.shares == {}

@@ -120,6 +120,8 @@ class _Sums:
             expected_kv_tokens=self._expected_kv_tokens,
             deflected_prefills=max(reported, self._deflected),
             deflected_tokens_left=left + self._unseen_deflected_tokens,
+            lease=report.lease,
+            speaks_leases=report.speaks_leases,
             links=self._links() if self._moving_tokens else report.links,
             accepting=report.accepting,
             stale=report.stale,

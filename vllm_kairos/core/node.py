@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NoReturn
 
+from vllm_kairos.core.lease.terms import NodeLease
 from vllm_kairos.errors import StateError
 
 
@@ -68,6 +69,8 @@ class NodeState:
     deflected_prefills: int = 0
     deflected_tokens_left: int = 0  # part of queued_prefill_tokens
     links: tuple[LinkState, ...] = ()
+    lease: NodeLease | None = None  # this router's share; None: it has none, or the node speaks of none
+    speaks_leases: bool = False
     accepting: bool = True  # False: draining, unhealthy or its breaker is open
     stale: bool = False
     observed_at_s: float = 0.0  # -inf: never
@@ -151,6 +154,8 @@ class NodeState:
             remote_kv_tokens=0 if idle else self.remote_kv_tokens,
             deflected_prefills=0 if idle else self.deflected_prefills,
             deflected_tokens_left=0 if idle else self.deflected_tokens_left,
+            lease=None if idle else self.lease,
+            speaks_leases=self.speaks_leases,
             links=links,
             accepting=accepting,
             stale=stale,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from vllm_kairos.errors import WireError
-from vllm_kairos.wire.messages import NODE_STATE_SCHEMA, NodeStateMessage
+from vllm_kairos.wire.messages import NODE_STATE_SCHEMA, Lease, NodeStateMessage
 
 STATE_TOPIC = b"kairos.state"
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -28,6 +28,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 _ENVELOPE_DECODER = msgspec.msgpack.Decoder(_Envelope)
 _STATE_DECODER = msgspec.msgpack.Decoder(NodeStateMessage)
 _COUNTS = tuple(name for name in NodeStateMessage.__struct_fields__ if NodeStateMessage.__annotations__[name] is int)
+_LEASE_COUNTS = tuple(name for name in Lease.__struct_fields__ if Lease.__annotations__[name] is int)
 
 
 def encode_state(message: NodeStateMessage, key: bytes | None) -> list[bytes]:
@@ -113,6 +114,8 @@ def _parse(payload: bytes) -> NodeStateMessage:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"node state: {error}") from error
     _check_values(message)
+    if message.lease is not None:
+        _check_lease(message.lease)
     return message
 
 
@@ -131,3 +134,13 @@ def _check_values(message: NodeStateMessage) -> None:
         raise WireError(f"node state: state_age_s must be a finite number >= 0, got {message.state_age_s}")
     if not math.isfinite(message.sent_at_s):
         raise WireError(f"node state: sent_at_s must be finite, got {message.sent_at_s}")
+
+
+def _check_lease(lease: Lease) -> None:
+    if not (math.isfinite(lease.expires_in_s) and lease.expires_in_s >= 0):
+        raise WireError(f"node state: lease.expires_in_s must be a finite number >= 0, got {lease.expires_in_s}")
+    for name in _LEASE_COUNTS:
+        if getattr(lease, name) < 0:
+            raise WireError(f"node state: lease.{name} must be >= 0, got {getattr(lease, name)}")
+    if any(min(share) < 0 for share in lease.shares.values()):
+        raise WireError("node state: lease.shares must hold numbers >= 0")

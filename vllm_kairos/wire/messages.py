@@ -25,12 +25,17 @@ class TransferSample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """How much local prefill a decode node takes on for a short time (absent until leases exist)."""
+    """How much local prefill a decode node takes on for a short time, in all and by router."""
 
     lease_id: str
     expires_in_s: float
     prefill_tokens: int
     kv_blocks: int
+    epoch: int = 0
+    steps: int = 0  # engine steps that the prefill tokens take
+    output_tokens: int = 0
+    transfer_tokens: int = 0  # KV tokens that are being pulled
+    shares: dict[str, tuple[int, int, int]] = {}  # by router: prefill tokens, KV blocks, output tokens
 
 
 class NodeStateMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +69,7 @@ class NodeStateMessage(msgspec.Struct, frozen=True, kw_only=True):
     step_samples: list[StepSample] = []
     transfer_samples: list[TransferSample] = []
     lease: Lease | None = None
+    speaks_leases: bool = False  # without a lease then: it takes no deflected request that needs one
     skipped_transfers: int = 0  # KV pulls that deflection made needless, since boot
     skipped_transfer_bytes: int = 0
     malformed_schedules: int = 0  # requests whose kairos parameters were ignored, since boot

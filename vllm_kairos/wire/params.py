@@ -10,6 +10,14 @@ from vllm_kairos.errors import WireError
 PARAMS_KEY = "kairos"
 PARAMS_SCHEMA = 1
 MAX_SCHEDULE_ENTRIES = 4096
+MAX_NAME_LENGTH = 256
+
+
+class LeaseClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The lease that a request is sent under, and the router that spends its share of it."""
+
+    id: str
+    router: str
 
 
 class KairosParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,6 +25,7 @@ class KairosParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     schema: int
     chunk_schedule: list[int]
+    lease: LeaseClaim | None = None  # None: a router that knows of no leases
 
 
 def parse(raw: Any) -> KairosParams:
@@ -36,12 +45,25 @@ def parse(raw: Any) -> KairosParams:
     for index, chi in enumerate(entries):
         if chi < 1:
             raise WireError(f"{field}[{index}] must be >= 1, got {chi}")
+    if params.lease is not None:
+        _check_claim(params.lease)
     return params
 
 
-def encode(batch_tokens: Iterable[int]) -> dict[str, Any]:
+def _check_claim(claim: LeaseClaim) -> None:
+    for name in ("id", "router"):
+        length = len(getattr(claim, name))
+        if not 1 <= length <= MAX_NAME_LENGTH:
+            field = f"kv_transfer_params.{PARAMS_KEY}.lease.{name}"
+            raise WireError(f"{field} must hold 1..{MAX_NAME_LENGTH} characters, got {length}")
+
+
+def encode(batch_tokens: Iterable[int], lease: LeaseClaim | None = None) -> dict[str, Any]:
     """Build the value for `kv_transfer_params.kairos`; trailing repeats are dropped, since the last entry repeats."""
     entries = list(batch_tokens)
     while len(entries) > 1 and entries[-1] == entries[-2]:
         entries.pop()
-    return {"schema": PARAMS_SCHEMA, "chunk_schedule": entries[:MAX_SCHEDULE_ENTRIES]}
+    value: dict[str, Any] = {"schema": PARAMS_SCHEMA, "chunk_schedule": entries[:MAX_SCHEDULE_ENTRIES]}
+    if lease is not None:
+        value["lease"] = {"id": lease.id, "router": lease.router}
+    return value
