@@ -15,8 +15,8 @@ TRUTH = load_shipped(PROFILE).step_model
 
 
 def options(**governor: Any) -> dict[str, Any]:
-    """The `kairos` settings of a governed server, strict unless said otherwise."""
-    return {"governor": {"profile": PROFILE, "mode": "strict", "correct": False, **governor}}
+    """The `kairos` settings of a server governed without a margin, guarded unless said otherwise."""
+    return {"governor": {"profile": PROFILE, "beta": 1, "correct": False, **governor}}
 
 
 class Governed:

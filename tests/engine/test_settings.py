@@ -127,6 +127,9 @@ def test_a_governor_sizes_unplanned_prefill_and_finds_its_profile() -> None:
     assert alone.enabled
     assert alone.governor is not None
     assert alone.governor.sizing.objective == (0.07, None)
+    measured = parse_settings({"kairos": {"governor": {"profile": "p", "beta": "measured"}}})
+    assert measured.governor is not None
+    assert (alone.governor.sizing.beta, measured.governor.sizing.beta) == (0.9, "measured")
 
 
 @pytest.mark.parametrize("off", [None, False])
@@ -141,7 +144,8 @@ def test_a_governor_that_is_off(off: Any) -> None:
         (5, "governor must be an object, true or false"),
         ({"speed": 1}, r"governor\.speed: no such setting"),
         ({"mode": "brave"}, r"governor\.mode must be one of strict, guarded, adaptive, got 'brave'"),
-        ({"beta": 1.5}, r"governor\.beta must be a number > 0 and <= 1, got 1\.5"),
+        ({"beta": 1.5}, r'governor\.beta must be "measured" or a number > 0 and <= 1, got 1\.5'),
+        ({"beta": "guessed"}, r'governor\.beta must be "measured" or a number > 0 and <= 1, got \'guessed\''),
         ({"starvation_s": 0}, r"governor\.starvation_s must be a finite number > 0, got 0"),
         ({"tbt_slo_s": float("inf")}, r"governor\.tbt_slo_s must be"),
         ({"correct": 1}, r"governor\.correct must be true or false, got 1"),

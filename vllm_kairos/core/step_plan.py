@@ -47,14 +47,17 @@ class StepPlan:
         """Prefill tokens that a request with entry `chi` may take; <= 0 when there is no headroom."""
         return min(min(chi, self.chi_tokens) - self.decode_tokens - self._used_tokens, self.spare_tokens)
 
-    def grant(self, request: Any, tokens: int, chi: int | None, done_tokens: int = 0) -> None:
-        """Book `tokens` of prefill for `request`, behind `done_tokens`; its `chi`, if any, then bounds the step's total."""
+    def grant(self, request: Any, tokens: int, chi: int | None, done_tokens: int = 0, *, in_time: bool = True) -> None:
+        """Book `tokens` of prefill for `request`, behind `done_tokens`; its `chi`, if any, then bounds the step's total.
+
+        `in_time`: `bounded`, if there is one, had so many left for it.
+        """
         self._granted[request] = (tokens, chi is not None)
         if chi is not None:
             self.chi_tokens = min(self.chi_tokens, chi)
             self._used_tokens += tokens
         if self.bounded is not None:
-            self.bounded.grant(request, done_tokens, tokens)
+            self.bounded.grant(request, done_tokens, tokens, under_bound=in_time)
 
     def give_back(self, request: Any) -> None:
         """Undo what `request` was granted, if anything: it was asked again, or preempted in this very step."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from vllm_kairos.core.governor import GovernorMode, GovernorSettings, Objective
+from vllm_kairos.core.governor import MEASURED, GovernorMode, GovernorSettings, Objective
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.settings_object import Reader, choice, flag, number, read_object, switched, text
 
@@ -43,12 +43,19 @@ def parse_governor(raw: Any, *, default_profile: Any, floor_tokens: int) -> Engi
 
 _SECONDS = number("a finite number > 0", lambda value: 0 < value < inf)
 
+_SHARE = number('"measured" or a number > 0 and <= 1', lambda value: 0 < value <= 1)
+
+
+def _beta(name: str, value: Any) -> float | str:
+    return MEASURED if value == MEASURED else _SHARE(name, value)
+
+
 _READERS: dict[str, Reader] = {
     "mode": choice(GovernorMode),
     "profile": text,
     "tbt_slo_s": _SECONDS,
     "tpot_slo_s": _SECONDS,
-    "beta": number("a number > 0 and <= 1", lambda value: 0 < value <= 1),
+    "beta": _beta,
     "starvation_s": _SECONDS,
     "tightest_slo_s": _SECONDS,
     "correct": flag,

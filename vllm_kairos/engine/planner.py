@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 from weakref import WeakSet
 
-from vllm_kairos.core.governor import BoundedStep, Prompt
+from vllm_kairos.core.governor import BoundedStep, GovernorMode, Prompt
 from vllm_kairos.core.schedule_state import ScheduleState
 from vllm_kairos.core.step_plan import StepPlan, skipped_decodes
 from vllm_kairos.engine import compat
@@ -25,14 +25,15 @@ class StepPlanner:
 
     Prefills are served in vLLM's own order: running ones by admission, then the waiting queues. The
     first one takes what its chi leaves beside the decodes, the next ones what is then left under the
-    smallest chi so far, and those without room are held out of the step. With a governor none gets more
-    than the running decodes' deadlines leave.
+    smallest chi so far, and those without room are held out of the step. With a governor those that its
+    mode bounds get no more than the running decodes' deadlines leave.
     """
 
     def __init__(self, scheduler: Any, settings: EngineSettings, governor: StepGovernor | None = None) -> None:
         self._scheduler = scheduler
         self._governor = governor
         self._settings = settings
+        self._mode = GovernorMode.STRICT if settings.governor is None else settings.governor.sizing.mode
         self._chunking = bool(scheduler.scheduler_config.enable_chunked_prefill)
         self._planned: WeakSet[ScheduleState] = WeakSet()  # dies with the requests
         self._next_victim = 0
@@ -87,10 +88,10 @@ class StepPlanner:
         if new_tokens <= self.free_width and _is_decode(request, running):
             return new_tokens
         step.give_back(request)
-        new_tokens = self._in_time(step, request, computed_tokens, new_tokens)
+        state = self._state(request)
+        new_tokens = self._in_time(step, state, request, computed_tokens, new_tokens)
         if not new_tokens:
             return 0
-        state = self._state(request)
         if state is None:
             return self._limit_unbounded(step, request, computed_tokens, new_tokens)
         return self._limit_prefill(step, state, request, computed_tokens, new_tokens)
@@ -148,11 +149,21 @@ class StepPlanner:
         skipped, freed = self._skip_decodes(decodes + floor_tokens - budget)
         self.step = StepPlan(budget_tokens=budget, decode_tokens=decodes - freed + arrival_tokens)
         self.step.floor_for, self.step.floor_tokens, self.step.skipped = floor_for, floor_tokens, skipped
-        if self._governor is not None and self._prefills:
-            bound = self._governor.bound(arrivals, self._prefills[0])
+        if (head := self._first_in_time()) is not None and self._governor is not None:
+            bound = self._governor.bound(arrivals, head)
             if bound is not None:
                 forecast.bounded, self.step.bounded = BoundedStep(bound), BoundedStep(bound)
         return self._forecast_held(forecast, floor_for, bool(arrivals))
+
+    def _first_in_time(self) -> Any:
+        """The first prefill that deadlines bound, if any."""
+        if self._governor is None:
+            return None
+        return next((request for request in self._prefills if self._is_in_time(self._state(request))), None)
+
+    def _is_in_time(self, state: ScheduleState | None) -> bool:
+        """Whether deadlines bound a prefill with such chunks."""
+        return state is None or not state.planned or self._mode.bounds_scheduled
 
     def _may_run(self, prefill: Any) -> bool:
         """Whether there is such a prefill, running or with a slot to start in."""
@@ -199,7 +210,7 @@ class StepPlanner:
             waiting = not compat.is_running(request)
             spare, left = forecast.spare_tokens, _tokens_left(request)
             if forecast.bounded is not None:
-                left = self._in_time(forecast, request, done, min(left, spare) if spare > 0 else left)
+                left = self._in_time(forecast, state, request, done, min(left, spare) if spare > 0 else left)
             if state is None:
                 if waiting and (not left or (left > spare and compat.must_run_whole(request))):
                     held.append(request)
@@ -212,13 +223,13 @@ class StepPlanner:
                 if waiting:
                     held.append(request)
                 continue
-            forecast.grant(request, min(left, max(room, 1)), chi, done)
+            forecast.grant(request, min(left, max(room, 1)), chi, done, in_time=self._is_in_time(state))
         return held
 
-    def _in_time(self, step: StepPlan, request: Any, computed: int, new: int) -> int:
-        """Tokens of `new` with which the step ends by the running decodes' deadlines."""
+    def _in_time(self, step: StepPlan, state: ScheduleState | None, request: Any, computed: int, new: int) -> int:
+        """Tokens of `new` with which the step ends by the running decodes' deadlines, where these bound `request`."""
         bounded = step.bounded
-        if bounded is None or new <= 0:
+        if bounded is None or new <= 0 or not self._is_in_time(state):
             return new
         if bounded.full:
             return 0
@@ -250,7 +261,7 @@ class StepPlanner:
         allowed = min(new, max(room, fewest))
         if allowed < new and padded and not compat.is_running(request):
             return 0  # vLLM padded its one token with draft slots: all of them or none
-        step.grant(request, allowed, chi, computed)
+        step.grant(request, allowed, chi, computed, in_time=self._is_in_time(state))
         state.record_chunk(computed)
         return allowed
 
@@ -259,9 +270,15 @@ class StepPlanner:
         if compat.must_run_whole(request):
             return None
         state: ScheduleState | None = compat.state_of(request)
-        if state is None and self._settings.default_chunk_tokens is not None and request.pooling_params is None:
-            state = ScheduleState((self._settings.default_chunk_tokens,), planned=False)
-            compat.attach_state(request, state)
+        if state is None:
+            return self._default_state(request)
+        return state if self._mode.follows_schedules or not state.planned else None
+
+    def _default_state(self, request: Any) -> ScheduleState | None:
+        if self._settings.default_chunk_tokens is None or request.pooling_params is not None:
+            return None
+        state = ScheduleState((self._settings.default_chunk_tokens,), planned=False)
+        compat.attach_state(request, state)
         return state
 
 

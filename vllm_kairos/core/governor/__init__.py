@@ -1,13 +1,15 @@
 """The deadline governor: prefill of each step sized by the deadlines of running decodes."""
 
 from vllm_kairos.core.governor.bound import BoundedStep, StepBound
-from vllm_kairos.core.governor.chunk import Prompt, largest_chunk, with_chunk
+from vllm_kairos.core.governor.chunk import NO_CHUNKS, Prompt, largest_chunk, with_chunk
 from vllm_kairos.core.governor.correction import Correction, MeasuredMargin
 from vllm_kairos.core.governor.deadlines import Deadlines, Moment, Objective
 from vllm_kairos.core.governor.governor import Flight, Governor
-from vllm_kairos.core.governor.settings import GovernorMode, GovernorSettings
+from vllm_kairos.core.governor.settings import MEASURED, GovernorMode, GovernorSettings
 
 __all__ = [
+    "MEASURED",
+    "NO_CHUNKS",
     "BoundedStep",
     "Correction",
     "Deadlines",

@@ -10,8 +10,8 @@ from vllm_kairos.core.latency import PrefillTotals
 class StepBound:
     """The time limit of one step, and what chunks cost in it; answers the same question only once.
 
-    The first prompt that a step carries gets `floor_tokens` whatever the limit. Where that is not enough for the
-    chunk that the prompt needs, it gets nothing, or, `starving`, that chunk.
+    The first prompt of a step gets `floor_tokens` whatever the limit. Where that is not enough for the chunk that the
+    prompt needs, it gets nothing, or, `starving`, that chunk.
     """
 
     def __init__(
@@ -19,23 +19,25 @@ class StepBound:
     ) -> None:
         self._step_s, self.limit_s = step_s, limit_s
         self.floor_tokens, self.starving = floor_tokens, starving
-        self._answers: dict[tuple[PrefillTotals, Prompt, int], int] = {}
+        self._answers: dict[tuple[PrefillTotals, Prompt, int, bool], int] = {}
 
-    def largest(self, carried: PrefillTotals, prompt: Prompt, most_tokens: int) -> int:
-        """The most tokens of `prompt`, up to `most_tokens`, beside the chunks of `carried`."""
-        question = (carried, prompt, most_tokens)
+    def largest(self, carried: PrefillTotals, prompt: Prompt, most_tokens: int, *, first: bool) -> int:
+        """The most tokens of `prompt`, up to `most_tokens`, beside the chunks of `carried`.
+
+        `first`: none of these chunks is of a prompt under this bound.
+        """
+        question = (carried, prompt, most_tokens, first)
         tokens = self._answers.get(question)
         if tokens is None:
             tokens = largest_chunk(self._step_s, self.limit_s, carried, prompt, most_tokens)
-            if self.floor_tokens and not carried.tokens:
+            if self.floor_tokens and first:
                 tokens = max(tokens, self._floor(prompt, most_tokens))
             self._answers[question] = tokens
         return tokens
 
-    def is_full(self, carried: PrefillTotals) -> bool:
+    def is_full(self, carried: PrefillTotals, *, first: bool) -> bool:
         """Whether no chunk of any prompt fits beside those of `carried`."""
-        may_have_floor = self.floor_tokens and not carried.tokens
-        return not may_have_floor and self._step_s(with_chunk(carried, 0, 1)) > self.limit_s
+        return not (self.floor_tokens and first) and self._step_s(with_chunk(carried, 0, 1)) > self.limit_s
 
     def _floor(self, prompt: Prompt, most_tokens: int) -> int:
         floor_tokens = max(self.floor_tokens, prompt.fewest_tokens) if self.starving else self.floor_tokens
@@ -48,6 +50,7 @@ class BoundedStep:
     def __init__(self, bound: StepBound) -> None:
         self._bound = bound
         self._granted: dict[Any, tuple[int, int]] = {}
+        self._under_bound: set[Any] = set()
         self._carried = NO_CHUNKS
         self.full = False
         """Whether it is known that no chunk of any prompt fits any more."""
@@ -56,19 +59,23 @@ class BoundedStep:
         """The most tokens of one more prompt."""
         if self.full:
             return 0
-        tokens = self._bound.largest(self._carried, prompt, most_tokens)
-        self.full = not tokens and self._bound.is_full(self._carried)
+        first = not self._under_bound
+        tokens = self._bound.largest(self._carried, prompt, most_tokens, first=first)
+        self.full = not tokens and self._bound.is_full(self._carried, first=first)
         return tokens
 
-    def grant(self, request: Any, done_tokens: int, tokens: int) -> None:
-        """`request` gets `tokens` behind its `done_tokens`."""
+    def grant(self, request: Any, done_tokens: int, tokens: int, *, under_bound: bool = True) -> None:
+        """`request` gets `tokens` behind its `done_tokens`; `under_bound`: no more than `largest` had left for it."""
         if tokens > 0:
             self._granted[request] = (done_tokens, tokens)
             self._carried = with_chunk(self._carried, done_tokens, tokens)
+            if under_bound:
+                self._under_bound.add(request)
 
     def give_back(self, request: Any) -> None:
         """It gets none after all, or is asked about again."""
         if self._granted.pop(request, None) is not None:
+            self._under_bound.discard(request)
             self._carried, self.full = NO_CHUNKS, False
             for done_tokens, tokens in self._granted.values():
                 self._carried = with_chunk(self._carried, done_tokens, tokens)

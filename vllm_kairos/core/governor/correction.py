@@ -57,7 +57,7 @@ class MeasuredMargin:
     `start` until there are `enough` of them.
     """
 
-    def __init__(self, start: float, *, window: int = 100, enough: int = 20, kept: float = 0.97) -> None:
+    def __init__(self, start: float = 0.9, *, window: int = 100, enough: int = 20, kept: float = 0.97) -> None:
         self._ratios: deque[float] = deque(maxlen=window)
         self._enough, self._kept = enough, kept
         self._seen = 0

@@ -9,7 +9,7 @@ from vllm_kairos.core.governor.bound import StepBound
 from vllm_kairos.core.governor.chunk import NO_CHUNKS
 from vllm_kairos.core.governor.correction import Correction, MeasuredMargin
 from vllm_kairos.core.governor.deadlines import Deadlines, Moment
-from vllm_kairos.core.governor.settings import GovernorMode, GovernorSettings
+from vllm_kairos.core.governor.settings import GovernorSettings
 from vllm_kairos.core.latency import PrefillTotals, StepLatencyModel
 from vllm_kairos.core.regime import Regime
 
@@ -40,7 +40,7 @@ class Governor:
         self._model, self._settings = model, settings
         self.deadlines = Deadlines()
         self._correction = Correction()
-        self._margin = MeasuredMargin(settings.beta)
+        self._share: float | MeasuredMargin = MeasuredMargin() if isinstance(settings.beta, str) else settings.beta
         self._flights: deque[Flight] = deque()
         self._head: str | None = None
         self._dry_since_s = 0.0
@@ -49,8 +49,9 @@ class Governor:
     def bound(self, now_s: float, running_decodes: int, kv_tokens: int, head: str) -> StepBound | None:
         """Bound the step about to be scheduled, for which prefill waits; None when no deadline does.
 
-        It serves `running_decodes` with `kv_tokens` of KV, those of prompts not included. `head` is the prompt that is
-        first in the queue; `head_served` is to be told when it gets tokens.
+        It serves `running_decodes` with `kv_tokens` of KV, those of prompts not included. `head` is the first prompt
+        in the queue that deadlines bound; `head_served` is to be told when it gets tokens. Where decodes alone would
+        miss the earliest deadline, it gets the floor: waiting cannot save it.
         """
         if head != self._head:
             self._head, self._dry_since_s = head, now_s
@@ -67,9 +68,14 @@ class Governor:
             return priced_s if priced_s > decodes_s else decodes_s
 
         starving = now_s - self._dry_since_s >= self._settings.starvation_s
-        lost = decodes_s > left_s and self._settings.mode is not GovernorMode.STRICT
+        lost = decodes_s > left_s
         floor_tokens = self._settings.floor_tokens if starving or lost else 0
-        return StepBound(step_s, left_s * self._share(), floor_tokens=floor_tokens, starving=starving)
+        return StepBound(step_s, left_s * self.share, floor_tokens=floor_tokens, starving=starving)
+
+    @property
+    def share(self) -> float:
+        """What share of the time to a deadline a step with prefill may take."""
+        return self._share if isinstance(self._share, float) else self._share.share
 
     def head_served(self, now_s: float) -> None:
         """The first prompt in the queue gets tokens in the step that is being scheduled."""
@@ -101,8 +107,8 @@ class Governor:
         if flight.model_s <= 0 or took_s <= 0:
             return
         self._correction.observe(flight.regime, took_s / flight.model_s)
-        if flight.regime is _MIXED:
-            self._margin.observe(took_s / flight.predicted_s)
+        if flight.regime is _MIXED and isinstance(self._share, MeasuredMargin):
+            self._share.observe(took_s / flight.predicted_s)
 
     def new_drift(self) -> float | None:
         """By how much steps take longer than the model says, where that has changed by a quarter since it was told last."""
@@ -114,11 +120,6 @@ class Governor:
 
     def _factors(self) -> Mapping[Regime, float]:
         return self._correction.factors if self._settings.correct else _UNCORRECTED
-
-    def _share(self) -> float:
-        if self._settings.mode is GovernorMode.STRICT:
-            return 1.0
-        return self._settings.beta if self._settings.mode is GovernorMode.GUARDED else self._margin.share
 
     def _next_begin_s(self, now_s: float) -> float:
         """When a step scheduled now begins: after those in flight, whose ends move when they begin late or take too long."""
