@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from vllm_kairos import register
 from vllm_kairos.engine import compat, compat_nixl, plugin
-from vllm_kairos.engine.endpoint import KairosEndpoint, describe_node, schedule_problem
+from vllm_kairos.engine.endpoint import KairosEndpoint, describe_node, request_problem
 from vllm_kairos.errors import ConfigError, UnsupportedVersionError
 
 GOOD = {"schema": 1, "chunk_schedule": [64]}
@@ -134,6 +134,22 @@ async def test_malformed_parameters_are_400_and_name_the_field(client: TestClien
     assert field in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("xargs", "field"),
+    [
+        ({"kairos_tbt_slo_s": 0}, "vllm_xargs.kairos_tbt_slo_s"),
+        ({"kairos_tpot_slo_s": "0.05"}, "vllm_xargs.kairos_tpot_slo_s"),
+        ({"kairos_tbt_slo_ms": 50}, "kairos_tbt_slo_ms"),
+    ],
+)
+async def test_malformed_objectives_are_400_and_name_the_field(client: TestClient, xargs: Any, field: str) -> None:
+    answer = client.post("/v1/completions", json={"prompt": "x", "vllm_xargs": xargs})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert field in error["message"]
+    assert error["param"] == "vllm_xargs"
+
+
 @pytest.mark.parametrize("body", [b"kairos", b'{"kairos"', b"\xff kairos", b'["kairos"]', b'{"kv_transfer_params": "kairos"}'])
 def test_what_is_not_ours_is_vllms_to_report(body: bytes) -> None:
-    assert schedule_problem(body) is None
+    assert request_problem(body) is None

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from vllm_kairos.errors import WireError
-from vllm_kairos.wire.objectives import read_objectives
+from vllm_kairos.wire.objectives import check_objectives, read_objectives
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,20 @@ def test_what_is_read(extra_args: Any, found: Any) -> None:
 def test_a_refusal_names_the_field(key: str, value: Any) -> None:
     with pytest.raises(WireError, match=rf"vllm_xargs\.{key} must be a number of seconds > 0"):
         read_objectives({key: value})
+
+
+@pytest.mark.parametrize("extra_args", [None, "kairos_x", [], {}, {"other": {}}, {"kairos_tbt_slo_s": 1, "other": "kairos_x"}])
+def test_what_is_not_ours_passes(extra_args: Any) -> None:
+    check_objectives(extra_args)
+
+
+@pytest.mark.parametrize(
+    ("extra_args", "said"),
+    [
+        ({"kairos_tbt_slo_s": "fast"}, r"vllm_xargs\.kairos_tbt_slo_s must be a number .* got 'fast'"),
+        ({"kairos_tbt_slo_ms": 50}, r"vllm_xargs\.kairos_\* must be one of kairos_tbt_slo_s, .* got 'kairos_tbt_slo_ms'"),
+    ],
+)
+def test_malformed_values_and_unknown_names_are_refused(extra_args: Any, said: str) -> None:
+    with pytest.raises(WireError, match=said):
+        check_objectives(extra_args)

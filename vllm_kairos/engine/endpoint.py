@@ -4,14 +4,14 @@ GET /kairos/node, GET /kairos/metrics, what is recorded of steps on /metrics, an
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from vllm_kairos import __version__
 from vllm_kairos.engine.settings import EngineSettings, parse_settings, rank_endpoint
 from vllm_kairos.errors import WireError
-from vllm_kairos.wire import params
+from vllm_kairos.wire import objectives, params
 
 NODE_PATH = "/kairos/node"
 METRICS_PATH = "/kairos/metrics"
@@ -33,7 +33,7 @@ class KairosEndpoint:
 
     def attach_router(self, app: Any) -> None:
         """Add the route and the check of request bodies to vLLM's application."""
-        app.add_middleware(ScheduleCheck)
+        app.add_middleware(RequestCheck)
 
         async def node() -> Any:
             return getattr(app.state, _STATE_ATTRIBUTE)
@@ -109,8 +109,17 @@ def _state_endpoints(settings: EngineSettings, ranks: int) -> list[str]:
     return [] if endpoint is None else [rank_endpoint(endpoint, rank) for rank in range(ranks)]
 
 
-class ScheduleCheck:
-    """ASGI middleware: refuses a body whose `kv_transfer_params.kairos` is malformed, naming the field.
+class Problem(NamedTuple):
+    """What is wrong with a request, and in which of its parameters."""
+
+    message: str
+    param: str
+
+
+class RequestCheck:
+    """ASGI middleware: refuses a body whose kairos parameters are malformed, naming the field.
+
+    These are `kv_transfer_params.kairos` and the keys of `vllm_xargs` that begin with `kairos_`.
 
     Only bodies that hold the word are parsed; every other request passes byte for byte.
     """
@@ -123,7 +132,7 @@ class ScheduleCheck:
             await self._app(scope, receive, send)
             return
         body, messages = await _read(receive)
-        problem = schedule_problem(body)
+        problem = request_problem(body)
         if problem is None:
             await self._app(scope, _replay(messages, receive), send)
         else:
@@ -150,7 +159,7 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
     return replayed
 
 
-def schedule_problem(body: bytes) -> str | None:
+def request_problem(body: bytes) -> Problem | None:
     """What is wrong with the kairos parameters in a request body, or None; other faults are vLLM's to report."""
     if b"kairos" not in body:
         return None
@@ -158,18 +167,31 @@ def schedule_problem(body: bytes) -> str | None:
         parsed = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    transfer = parsed.get(_TRANSFER_KEY) if isinstance(parsed, dict) else None
+    if not isinstance(parsed, dict):
+        return None
+    return _schedule_problem(parsed.get(_TRANSFER_KEY)) or _objectives_problem(parsed.get(objectives.XARGS_KEY))
+
+
+def _schedule_problem(transfer: Any) -> Problem | None:
     if not isinstance(transfer, dict) or transfer.get(params.PARAMS_KEY) is None:
         return None
     try:
         params.parse(transfer[params.PARAMS_KEY])
     except WireError as error:
-        return str(error)
+        return Problem(str(error), f"{_TRANSFER_KEY}.{params.PARAMS_KEY}")
     return None
 
 
-async def _refuse(send: Send, problem: str) -> None:
-    error = {"message": problem, "type": "BadRequestError", "param": f"{_TRANSFER_KEY}.{params.PARAMS_KEY}", "code": 400}
+def _objectives_problem(extra_args: Any) -> Problem | None:
+    try:
+        objectives.check_objectives(extra_args)
+    except WireError as error:
+        return Problem(str(error), objectives.XARGS_KEY)
+    return None
+
+
+async def _refuse(send: Send, problem: Problem) -> None:
+    error = {"message": problem.message, "type": "BadRequestError", "param": problem.param, "code": 400}
     body = msgspec.json.encode({"error": error})
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 400, "headers": headers})

@@ -5,9 +5,13 @@ from typing import Any, NamedTuple
 
 from vllm_kairos.errors import WireError
 
+XARGS_KEY = "vllm_xargs"
 TBT_KEY = "kairos_tbt_slo_s"
 TPOT_KEY = "kairos_tpot_slo_s"
-_LONGEST_S = 3600.0
+LONGEST_S = 3600.0
+
+_PREFIX = "kairos_"
+_KNOWN = frozenset({TBT_KEY, TPOT_KEY})
 
 
 class TokenObjectives(NamedTuple):
@@ -27,10 +31,20 @@ def read_objectives(extra_args: Any) -> TokenObjectives | None:
     return TokenObjectives(_seconds(extra_args, TBT_KEY), _seconds(extra_args, TPOT_KEY))
 
 
+def check_objectives(extra_args: Any) -> None:
+    """Raise WireError where `read_objectives` would, and for a name that begins like ours and is not."""
+    if not isinstance(extra_args, Mapping):
+        return
+    for key in extra_args:
+        if key.startswith(_PREFIX) and key not in _KNOWN:
+            raise WireError(f"{XARGS_KEY}.{_PREFIX}* must be one of {', '.join(sorted(_KNOWN))}, got {key!r}")
+    read_objectives(extra_args)
+
+
 def _seconds(extra_args: Mapping[str, Any], key: str) -> float | None:
     value = extra_args.get(key)
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _LONGEST_S:
-        raise WireError(f"vllm_xargs.{key} must be a number of seconds > 0 and <= {_LONGEST_S:g}, got {value!r}")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= LONGEST_S:
+        raise WireError(f"{XARGS_KEY}.{key} must be a number of seconds > 0 and <= {LONGEST_S:g}, got {value!r}")
     return float(value)
