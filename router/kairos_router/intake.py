@@ -14,6 +14,7 @@ from kairos_router.slo import Objectives, objectives
 from kairos_router.tokens import TokenCount, TokenCounter
 from vllm_kairos.core.shapes import RequestShape, Route
 from vllm_kairos.errors import RequestError
+from vllm_kairos.wire.objectives import XARGS_KEY
 
 UNSUPPORTED = "unsupported-by-two-leg"
 CLIENT_ASKED = "client-asked"
@@ -48,7 +49,9 @@ class Intake:
     async def admit(self, incoming: Incoming, story: Story) -> Job:
         """Build the job; raises RequestError for a body or a header that is not valid."""
         request = payload.parse(Endpoint(incoming.path), incoming.body)
-        wanted = objectives(incoming.headers, self._objectives)
+        wanted = objectives(incoming.headers, self._objectives, request.body.get(XARGS_KEY))
+        if wanted.for_engine:
+            request = payload.with_xargs(request, wanted.for_engine)
         pinned = self._pinned(incoming)
         count = await self._tokens.count(request.endpoint, request.body)
         force = self._force(request, incoming, count)

@@ -20,12 +20,17 @@ from kairos_router.placement import Placement
 from kairos_router.refusal import Refusal
 from kairos_router.registry import Worker
 from kairos_router.relay import is_stream
+from kairos_router.slo import Objectives, objectives
 from kairos_router.sse import StreamScanner, error_event
 from kairos_router.tracing import Span
 from kairos_router.upstream import Answer, Call, Upstream, UpstreamFailure
 
 _LOG = logging.getLogger(__name__)
 STATEFUL_PREFIXES = ("/v1/responses",)
+XARGS_PATHS = frozenset({"/v1/responses", "/v1/messages"})
+"""Where vLLM 0.30 to 0.32 read `vllm_xargs`, beside the endpoints that may take two legs."""
+
+_NO_DEFAULT = Objectives(ttft_s=0.0, tbt_s=0.0)  # nothing is decided here
 
 
 class Passthrough:
@@ -51,7 +56,8 @@ class Passthrough:
         self._api_key = api_key
 
     async def forward(self, incoming: Incoming, story: Story, sink: Sink) -> None:
-        """Answer one request through `sink`; raises Refusal when nothing was sent."""
+        """Answer one request through `sink`; raises Refusal or RequestError when nothing was sent."""
+        body = _body(incoming)
         worker = self._placement.pick_decode(stateful=incoming.path.startswith(STATEFUL_PREFIXES))
         if worker is None:
             raise Refusal(503, "no-decode-node", "no decode server takes requests", retry_after_s=1.0)
@@ -60,7 +66,7 @@ class Passthrough:
         span = tracing.leg_span(story.span, Leg.DECODE, worker.name, worker.url, attempt=1)
         try:
             async with asyncio.timeout(self._request_timeout_s):
-                await self._call(incoming, story, sink, worker, span)
+                await self._call(incoming, body, story, sink, worker, span)
             outcome = "ok"
         except UpstreamFailure as failure:
             outcome = str(failure.failure)
@@ -75,13 +81,12 @@ class Passthrough:
             if span is not None:
                 tracing.end_leg(span, outcome)
 
-    async def _call(self, incoming: Incoming, story: Story, sink: Sink, worker: Worker, span: Span | None) -> None:
+    async def _call(self, incoming: Incoming, body: bytes, story: Story, sink: Sink, worker: Worker, span: Span | None) -> None:
         leg_id = headers.leg_id(incoming.request_id, headers.new_unique(), Leg.DECODE, 1)
         sent = headers.leg_headers(incoming.headers, leg_id=leg_id, dp_rank=None, api_key=self._api_key)
         if span is not None:
             span.carry(sent)
         url = f"{worker.url}{incoming.path}{'?' if incoming.query else ''}{incoming.query}"
-        body = payload.without_client_params(incoming.body)
         async with self._upstream.send(Call(url=url, headers=sent, body=body, method=incoming.method)) as answer:
             self._tell_breaker(answer.status, worker)
             await self._relay(answer, story, sink)
@@ -114,6 +119,15 @@ class Passthrough:
             self._breakers.failure(worker.name, self._clock())
         else:
             self._breakers.success(worker.name, self._clock())
+
+
+def _body(incoming: Incoming) -> bytes:
+    """What the decode server gets: the client's bytes, with what the SLO headers say where the server reads it."""
+    body = payload.without_client_params(incoming.body)
+    if incoming.method != "POST" or incoming.path not in XARGS_PATHS:
+        return body
+    told = objectives(incoming.headers, _NO_DEFAULT).for_engine
+    return payload.body_with_xargs(body, told) if told else body
 
 
 async def _scanned(answer: Answer) -> AsyncGenerator[bytes, None]:

@@ -15,11 +15,12 @@ import msgspec
 from vllm_kairos.core.chunking import ChunkSchedule
 from vllm_kairos.errors import RequestError
 from vllm_kairos.wire import params
+from vllm_kairos.wire.objectives import XARGS_KEY
 
 KV_KEY = "kv_transfer_params"
 _FORBIDDEN_KEYS = frozenset({KV_KEY, params.PARAMS_KEY, "do_local_prefill"})
 # vLLM merges these objects into the sampling parameters' extra_args, where kv_transfer_params is read.
-_NESTED_KEYS = frozenset({"vllm_xargs", "extra_args", "sampling_params"})
+_NESTED_KEYS = frozenset({XARGS_KEY, "extra_args", "sampling_params"})
 
 _PREFILL_PARAMS: Mapping[str, Any] = {
     "do_remote_decode": True,
@@ -110,6 +111,31 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     return body
 
 
+def with_xargs(request: ParsedRequest, xargs: Mapping[str, float]) -> ParsedRequest:
+    """The request with `xargs` among its `vllm_xargs`, of which the client's own stay as they are."""
+    raw, body = _with_xargs(request.raw, request.body, xargs)
+    return msgspec.structs.replace(request, raw=raw, body=body)
+
+
+def body_with_xargs(raw: bytes, xargs: Mapping[str, float]) -> bytes:
+    """The same for a body that is passed through; bytes that are not one JSON object stay as they are."""
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return raw
+    return _with_xargs(raw, body, xargs)[0] if isinstance(body, dict) else raw
+
+
+def _with_xargs(raw: bytes, body: Mapping[str, Any], xargs: Mapping[str, float]) -> tuple[bytes, Mapping[str, Any]]:
+    given = body.get(XARGS_KEY)
+    if given is None and XARGS_KEY not in body:
+        return _appended(raw, body, XARGS_KEY, xargs), {**body, XARGS_KEY: xargs}
+    if not isinstance(given, dict | None) or (given and xargs.keys() <= given.keys()):
+        return raw, body  # nothing to add, or nothing that vLLM would take
+    merged = {**body, XARGS_KEY: {**xargs, **(given or {})}}
+    return msgspec.json.encode(merged), merged
+
+
 def prefill_leg(request: ParsedRequest) -> bytes:
     """One token, not streamed, no output constraint; what shapes the prompt stays as the client sent it."""
     sent = request.body if request.clean else _without_forbidden(request.body)
@@ -173,9 +199,14 @@ def _as_servers_read(raw: bytes) -> Any:
 def _with_kv_params(request: ParsedRequest, value: Mapping[str, Any]) -> bytes:
     if not request.clean:
         return msgspec.json.encode({**_without_forbidden(request.body), KV_KEY: value})
-    head = request.raw[: request.raw.rindex(b"}")]
-    comma = b"," if request.body else b""
-    return b"".join((head, comma, b'"', KV_KEY.encode(), b'":', msgspec.json.encode(value), b"}"))
+    return _appended(request.raw, request.body, KV_KEY, value)
+
+
+def _appended(raw: bytes, body: Mapping[str, Any], key: str, value: Mapping[str, Any]) -> bytes:
+    """The bytes of `body` with one key more."""
+    head = raw[: raw.rindex(b"}")]
+    comma = b"," if body else b""
+    return b"".join((head, comma, b'"', key.encode(), b'":', msgspec.json.encode(value), b"}"))
 
 
 def _forbidden_paths(body: Mapping[str, Any]) -> bool:

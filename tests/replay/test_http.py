@@ -50,8 +50,10 @@ async def test_a_request_says_what_the_trace_says():
     sent = stub.received[-1]
     assert sent.path == "/v1/completions"
     assert (sent.body["model"], len(sent.body["prompt"]), sent.body["top_p"], sent.body["stream"]) == ("tiny", 20, 0.5, True)
-    assert {name: sent.headers[name] for name in ("x-slo-ttft-ms", "x-slo-tpot-ms", "authorization", "x-session-id")} == {
+    names = ("x-slo-ttft-ms", "x-slo-tbt-ms", "x-slo-tpot-ms", "authorization", "x-session-id")
+    assert {name: sent.headers[name] for name in names} == {
         "x-slo-ttft-ms": "1500",
+        "x-slo-tbt-ms": "62.5",
         "x-slo-tpot-ms": "62.5",
         "authorization": "Bearer secret",
         "x-session-id": "s-1",

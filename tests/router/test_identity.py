@@ -109,7 +109,9 @@ async def test_a_client_may_force_local_only_where_the_operator_allows_it(allowe
         assert all("do_local_prefill" not in leg.body for leg in up.decode[0].received)
 
 
-@pytest.mark.parametrize("name", ["x-llm-d-slo-ttft-ms", "x-llm-d-slo-tpot-ms", "x-slo-ttft-ms", "x-slo-tpot-ms"])
+@pytest.mark.parametrize(
+    "name", ["x-llm-d-slo-ttft-ms", "x-llm-d-slo-tpot-ms", "x-slo-ttft-ms", "x-slo-tbt-ms", "x-slo-tpot-ms"]
+)
 async def test_objectives_come_from_headers_and_bad_ones_are_named(name):
     async with cluster() as up:
         for bad in ("fast", "-1", "0", "nan", "inf", ""):

@@ -83,7 +83,7 @@ def _add_pace_flags(group: Any) -> None:
 def _add_report_flags(group: Any) -> None:
     group.add_argument("--ttft-slo-ms", type=float, help="TTFT objective of every request, sent along (else judged by 4000)")
     group.add_argument("--tbt-slo-ms", "--tpot-slo-ms", type=float, help="TBT objective, likewise (else judged by 70)")
-    slo = "send objectives of flags or trace as x-slo-ttft-ms and x-slo-tpot-ms (yes)"
+    slo = "send objectives of flags or trace as x-slo-ttft-ms, x-slo-tbt-ms and x-slo-tpot-ms (yes)"
     group.add_argument("--slo-headers", action=argparse.BooleanOptionalAction, default=True, help=slo)
     group.add_argument("--warn-lag-ms", type=float, default=10.0, help="warn when P99 send lag is above this (%(default)g)")
     group.add_argument("--out", type=Path, default=Path("kairos-replay"), metavar="DIR", help="where results go (%(default)s)")

@@ -82,7 +82,8 @@ def _headers(request: TraceRequest, sent_id: str, endpoint: Endpoint) -> dict[st
 
 
 def _slo_headers(request: TraceRequest) -> dict[str, str]:
-    objectives = {"x-slo-ttft-ms": request.ttft_slo_s, "x-slo-tpot-ms": request.tbt_slo_s}
+    tbt_slo_s = request.tbt_slo_s  # most routers know it by the name of the mean
+    objectives = {"x-slo-ttft-ms": request.ttft_slo_s, "x-slo-tbt-ms": tbt_slo_s, "x-slo-tpot-ms": tbt_slo_s}
     return {name: f"{value_s * 1e3:.9g}" for name, value_s in objectives.items() if value_s is not None}
 
 
