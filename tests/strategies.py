@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from vllm_kairos.core.lease import NodeLease, Share
 from vllm_kairos.core.linear import DecodeCost, FittedLimits, LinearStepModel, PrefillCost, ShapeLimits
 from vllm_kairos.core.node import LinkState, NodeState, Role
 from vllm_kairos.core.shapes import BatchShape, RequestShape
@@ -103,6 +104,14 @@ def prefill_nodes(draw: st.DrawFn, name: str) -> NodeState:
     )
 
 
+_LEASES = (
+    None,
+    None,
+    NodeLease("boot-1", Share(100_000, 10_000, 100_000), until_s=2.0),
+    NodeLease("boot-2", Share(1000, 200, 300), until_s=2.0),
+)
+
+
 @st.composite
 def decode_nodes(draw: st.DrawFn, name: str, prefills: tuple[str, ...] = ("p0", "p1", "p2")) -> NodeState:
     """A decode node, with links from some prefill nodes; equal states are likely, so that ties occur."""
@@ -134,6 +143,8 @@ def decode_nodes(draw: st.DrawFn, name: str, prefills: tuple[str, ...] = ("p0", 
         queued_prefill_tokens=sum(queue),
         deflected_prefills=deflected,
         deflected_tokens_left=min(500, sum(queue)) if deflected else 0,
+        lease=(lease := draw(st.sampled_from(_LEASES))),
+        speaks_leases=lease is not None or draw(st.sampled_from([False, False, True])),
         links=links,
         accepting=draw(st.sampled_from([True, True, True, False])),
         stale=draw(st.sampled_from([False, False, False, True])),

@@ -13,6 +13,7 @@ from kairos_router.metrics import RouterMetrics
 from kairos_router.registry import ViewSink, Worker, WorkerRegistry
 from vllm_kairos.core.events import NodeReported, TransferObserved
 from vllm_kairos.core.latency import StepLatencyModel
+from vllm_kairos.core.lease.terms import NodeLease, Share
 from vllm_kairos.core.node import NodeState, Role
 from vllm_kairos.core.shapes import BatchShape
 from vllm_kairos.errors import StateError, WireError
@@ -43,8 +44,8 @@ def node_id_of(worker: Worker, message: NodeStateMessage) -> str | None:
     return worker.node_ids[message.dp_rank]
 
 
-def node_state(message: NodeStateMessage, *, node_id: str, role: Role, received_at_s: float) -> NodeState:
-    """Turn a message into the view's value; its own clock plays no part. Raises StateError."""
+def node_state(message: NodeStateMessage, *, node_id: str, role: Role, received_at_s: float, router_id: str = "") -> NodeState:
+    """Turn a message into the view's value for router `router_id`; its own clock plays no part. Raises StateError."""
     running = (message.running_prefill_tokens,) if message.running_prefill_tokens else ()
     return NodeState(
         node_id=node_id,
@@ -63,8 +64,17 @@ def node_state(message: NodeStateMessage, *, node_id: str, role: Role, received_
         remote_kv_tokens=message.remote_kv_tokens,
         deflected_prefills=len(message.deflected_tokens_left),
         deflected_tokens_left=sum(message.deflected_tokens_left),
+        lease=_share_of(router_id, message, received_at_s),
+        speaks_leases=message.speaks_leases,
         observed_at_s=received_at_s,
     )
+
+
+def _share_of(router_id: str, message: NodeStateMessage, received_at_s: float) -> NodeLease | None:
+    lease = message.lease
+    if lease is None or router_id not in lease.shares:
+        return None
+    return NodeLease(lease.lease_id, Share(*lease.shares[router_id]), received_at_s + lease.expires_in_s)
 
 
 @dataclass(slots=True)
@@ -86,6 +96,7 @@ class FeedIntake:
     registry: WorkerRegistry
     metrics: RouterMetrics
     key: bytes | None = None
+    router_id: str = ""  # whose share of a lease counts
     models: Mapping[Role, StepLatencyModel] = field(default_factory=dict)  # for predicted against measured steps
     on_restart: Callable[[str], None] = lambda name: None  # a worker's boot id or model changed
     _decoders: dict[str, StateDecoder] = field(default_factory=dict)  # by worker: one cannot use up another's sequence
@@ -104,7 +115,7 @@ class FeedIntake:
             if node_id is None:
                 self.metrics.feed_dropped(_FOREIGN)
                 return
-            state = node_state(message, node_id=node_id, role=worker.role, received_at_s=now_s)
+            state = node_state(message, node_id=node_id, role=worker.role, received_at_s=now_s, router_id=self.router_id)
         except WireError as error:
             self.metrics.feed_dropped(drop_reason(error))
         except StateError:

@@ -244,4 +244,5 @@ def _dispatched(job: Job, decision: Assign, now_s: float) -> Dispatched:
         decode_node=decision.decode_node,
         prompt_tokens=job.shape.prompt_tokens,
         at_s=now_s,
+        need=None if decision.claim is None else decision.claim.need,
     )

@@ -19,8 +19,8 @@ from vllm_kairos.core.shapes import RequestShape, Route
 
 SETTINGS = DecisionSettings()
 PEERS = ("dynamo-isl", "dynamo-isl:4000:2", "dynamo-load", "dynamo-load:0", "llmd-noncached", "llmd-noncached:4000")
-UNBOUNDED = {"always", "oracle", *PEERS}  # several deflected prefills may share a node
-SPECS = ("never", "always", "static-length:4000", "static-queue:1", "kairos", "oracle", *PEERS)
+UNBOUNDED = {"always", "oracle", "crossflow", *PEERS}  # several deflected prefills may share a node
+SPECS = ("never", "always", "static-length:4000", "static-queue:1", "kairos", "crossflow", "oracle", *PEERS)
 REQUEST = RequestShape(request_id="r", prompt_tokens=2000, tbt_slo_s=1.0)
 MODES = ("fail", "deflect-bounded", "deflect")
 
@@ -61,7 +61,7 @@ def test_a_deflection_fits_the_kv_and_goes_to_a_fresh_accepting_free_node(model,
     assert spec in UNBOUNDED or node.deflected_prefills < per_node
 
 
-@given(models(), clusters(), requests(), st.sampled_from(["kairos", "oracle"]), PER_NODE)
+@given(models(), clusters(), requests(), st.sampled_from(["kairos", "crossflow", "oracle"]), PER_NODE)
 def test_a_predicted_deflection_is_safe_in_every_step_and_soon_enough(model, nodes, request_, spec, per_node):
     decision = make(spec, model, deflections_per_node=per_node).decide(request_, nodes, 1.0)
     if not isinstance(decision, Assign) or decision.route is not Route.LOCAL:

@@ -11,10 +11,11 @@ import zmq.asyncio
 from kairos_router.metrics import RouterMetrics
 from kairos_router.node_feed import FeedIntake, FeedSubscriber, node_state
 from kairos_router.registry import Worker, WorkerRegistry
+from vllm_kairos.core.lease import NodeLease, Share
 from vllm_kairos.core.node import Role
 from vllm_kairos.core.view import ClusterView
 from vllm_kairos.wire.codec import encode_state
-from vllm_kairos.wire.messages import NodeStateMessage, StepSample, TransferSample
+from vllm_kairos.wire.messages import Lease, NodeStateMessage, StepSample, TransferSample
 
 KEY = b"k" * 32
 BASE = NodeStateMessage(
@@ -96,6 +97,18 @@ def test_a_message_becomes_the_views_state():
     feed.send(7.0)
     assert feed.node("d0", 7.0).running_decodes == 3
     assert not feed.node("d0", 7.0).stale
+
+
+def test_a_router_reads_its_own_share_of_a_lease():
+    lease = Lease(
+        lease_id="boot-1-9", expires_in_s=0.5, prefill_tokens=30, kv_blocks=7, shares={"r1": (10, 2, 30), "r2": (20, 5, 60)}
+    )
+    message = msgspec.structs.replace(BASE, lease=lease, speaks_leases=True)
+    for router_id, share in (("r2", Share(20, 5, 60)), ("r3", None), ("", None)):
+        state = node_state(message, node_id="d0", role=Role.DECODE, received_at_s=7.0, router_id=router_id)
+        assert state.lease == (None if share is None else NodeLease("boot-1-9", share, until_s=7.5))
+        assert state.speaks_leases
+    assert not node_state(BASE, node_id="d0", role=Role.DECODE, received_at_s=7.0, router_id="r1").speaks_leases
 
 
 @pytest.mark.parametrize("skew_s", [3600.0, -3600.0])

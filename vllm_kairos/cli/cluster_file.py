@@ -5,12 +5,14 @@ Its schema is documented in docs/cluster-file.md.
 
 import re
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
 
+from vllm_kairos.core.lease.terms import NodeLease, Share
 from vllm_kairos.core.node import LinkState, NodeState, Role
 from vllm_kairos.errors import ConfigError, StateError
 from vllm_kairos.fitting.artifact import Profile
@@ -30,6 +32,12 @@ class _Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queued_bytes: _Count = 0
 
 
+class _Lease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    prefill_tokens: _Count
+    kv_blocks: _Count
+    output_tokens: _Count
+
+
 class _Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node_id: Annotated[str, msgspec.Meta(min_length=1)]
     role: Literal["prefill", "decode", "both"]
@@ -45,6 +53,8 @@ class _Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     remote_kv_requests: _Count = 0
     remote_kv_tokens: _Count = 0
     deflected_prefills: _Count = 0
+    speaks_leases: bool = False
+    lease: _Lease | None = None
     links: list[_Link] = []
     accepting: bool = True
     stale: bool = False
@@ -121,6 +131,8 @@ def _state(node: _Node, profile: Profile) -> NodeState:
         remote_kv_requests=node.remote_kv_requests,
         remote_kv_tokens=node.remote_kv_tokens,
         deflected_prefills=node.deflected_prefills,
+        lease=None if node.lease is None else _lease(node.lease),
+        speaks_leases=node.speaks_leases or node.lease is not None,
         links=tuple(
             LinkState(
                 prefill_node=link.prefill_node,
@@ -134,3 +146,7 @@ def _state(node: _Node, profile: Profile) -> NodeState:
         stale=node.stale,
         observed_at_s=-node.age_s,
     )
+
+
+def _lease(lease: _Lease) -> NodeLease:
+    return NodeLease("offline", Share(lease.prefill_tokens, lease.kv_blocks, lease.output_tokens), until_s=inf)

@@ -7,6 +7,7 @@ from typing import Any
 
 from vllm_kairos.cli.command import Command, OneLineParser
 from vllm_kairos.core.decision import Assign, Decision, Explanation, NodeVerdict
+from vllm_kairos.core.lease.terms import Share
 from vllm_kairos.core.settings import DecisionSettings, PrefillUnavailable
 from vllm_kairos.core.shapes import RequestShape
 
@@ -106,6 +107,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "prefill_node": decision.prefill_node,
         "decode_node": decision.decode_node,
         "schedule": _runs(decision),
+        "claim": None if decision.claim is None else decision.claim.need._asdict(),
         "local_ttft_s": decision.local_ttft_s,
         "remote_ttft_s": decision.remote_ttft_s,
         "state_age_s": decision.state_age_s,
@@ -123,6 +125,7 @@ def _node(node: NodeVerdict) -> dict[str, Any]:
         "worst_step_s": node.worst_step_s,
         "queue_s": node.queue_s,
         "schedule": _runs(node),
+        "lease": None if node.lease is None else node.lease._asdict(),
         "state_age_s": node.state_age_s,
     }
 
@@ -138,6 +141,7 @@ def _print_table(explanation: Explanation) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
+    leases = any(node.lease is not None for node in explanation.nodes)
     for heading in (
         "node",
         "role",
@@ -148,12 +152,14 @@ def _print_table(explanation: Explanation) -> None:
         "TTFT ms",
         "schedule (steps x chi)",
         "age ms",
+        *(["lease"] if leases else []),
     ):
         table.add_column(heading, justify="right" if heading.endswith(" ms") else "left", no_wrap=True)
     for node in explanation.nodes:
         times = [_ms(seconds) for seconds in (node.queue_s, node.step_s, node.worst_step_s, node.ttft_s)]
         schedule = "-" if node.schedule is None else str(node.schedule)
-        table.add_row(node.node_id, node.role, node.verdict, *times, schedule, _ms(node.state_age_s))
+        lease = [_lease(node.lease)] if leases else []
+        table.add_row(node.node_id, node.role, node.verdict, *times, schedule, _ms(node.state_age_s), *lease)
     # A fixed width where the output is a file: what is cut off there could not be read.
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     console.print(table)
@@ -177,6 +183,10 @@ def _summary(decision: Decision) -> list[str]:
     if not decision.in_fitted_range:
         lines.append("note: a prediction lies outside what the profile was fitted on")
     return lines
+
+
+def _lease(share: Share | None) -> str:
+    return "-" if share is None else f"{share.prefill_tokens} tokens, {share.kv_blocks} blocks, {share.output_tokens} out"
 
 
 def _ms(seconds: float | None) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vllm_kairos.core.chunking import ChunkSchedule
+from vllm_kairos.core.lease.terms import Share
 from vllm_kairos.core.shapes import Route
 
 
@@ -21,6 +22,8 @@ class Reason(StrEnum):
     OVER_TTFT_SLO = "over-ttft-slo"  # the decode path would miss the TTFT objective
     TBT_UNSAFE = "tbt-unsafe"  # no chunk keeps the running decodes within TBT
     DEFLECTION_BUSY = "deflection-busy"  # every decode node has its one deflected prefill
+    NO_LEASE = "no-lease"  # no decode node grants what the prompt needs
+    LEASE_GONE = "lease-gone"  # the decode node no longer grants what the prompt was sent under
     KV_FULL = "kv-full"  # no decode node has the KV blocks free
     SLOTS_FULL = "slots-full"  # every decode node runs as many requests as it may
     STATE_STALE = "state-stale"  # no decode node has fresh state
@@ -50,20 +53,33 @@ class Verdict(StrEnum):
     KV_FULL = "kv-full"
     SLOTS_FULL = "slots-full"
     DEFLECTION_BUSY = "deflection-busy"
+    NO_LEASE = "no-lease"
     STALE = "stale"
     NOT_ACCEPTING = "not-accepting"
     WRONG_ROLE = "wrong-role"
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a deflected request spends, and of which lease of its decode node."""
+
+    lease_id: str
+    need: Share
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Run the request here. LOCAL: `prefill_node` is None and `schedule` says how."""
+    """Run the request here. LOCAL: `prefill_node` is None and `schedule` says how.
+
+    With a `claim` the decode node may refuse it before any work, and the request goes to the prefill path instead.
+    """
 
     route: Route
     decode_node: str
     prefill_node: str | None
     reason: Reason | str
     schedule: ChunkSchedule | None = None
+    claim: Claim | None = None
     remote_ttft_s: float | None = None  # predicted on the prefill path, None: no prediction made
     local_ttft_s: float | None = None  # predicted on the best decode node, None: none feasible
     state_age_s: float | None = None  # age of the oldest input the decision used
@@ -99,6 +115,7 @@ class NodeVerdict:
     worst_step_s: float | None = None  # predicted longest step while the prompt runs (decode nodes)
     queue_s: float | None = None  # predicted wait before the prompt starts (decode nodes: None where nothing is queued)
     schedule: ChunkSchedule | None = None
+    lease: Share | None = None  # what this router may still spend there
     state_age_s: float | None = None
 
 

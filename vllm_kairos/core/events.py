@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from vllm_kairos.core.lease.terms import Share
 from vllm_kairos.core.node import NodeState, Role
 from vllm_kairos.core.shapes import Route
 
@@ -41,7 +42,10 @@ class AcceptingChanged:
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """The router sent a request on its way; `prefill_node` is None when it was deflected."""
+    """The router sent a request on its way; `prefill_node` is None when it was deflected.
+
+    `need` is what it spends of the decode node's lease, None when it was sent under none.
+    """
 
     request_id: str
     route: Route
@@ -49,6 +53,7 @@ class Dispatched:
     decode_node: str
     prompt_tokens: int
     at_s: float
+    need: Share | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,14 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseRefused:
+    """A decode node did not admit a request under the lease that it was sent with."""
+
+    decode_node: str
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class TransferObserved:
     """A decode node finished pulling KV from a prefill node."""
 
@@ -86,5 +99,14 @@ class TransferObserved:
 
 
 Event = (
-    NodeAdded | NodeRemoved | NodeReported | AcceptingChanged | Dispatched | PrefillDone | FirstToken | Ended | TransferObserved
+    NodeAdded
+    | NodeRemoved
+    | NodeReported
+    | AcceptingChanged
+    | Dispatched
+    | PrefillDone
+    | FirstToken
+    | Ended
+    | LeaseRefused
+    | TransferObserved
 )

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from vllm_kairos.core.lease.terms import Share
 from vllm_kairos.core.node import LinkState, NodeState
 
 
@@ -16,6 +17,7 @@ class InFlight:
     prompt_tokens: int
     dispatched_at_s: float
     deflected: bool
+    need: Share | None = None  # what it spends of the decode node's lease
     prefill_done_at_s: float = inf
     first_token_at_s: float = inf
 
@@ -42,6 +44,7 @@ class _Sums:
 
     def __init__(self, report: NodeState, shown_until_s: float) -> None:
         self._report, self._shown_until_s = report, shown_until_s
+        self._lease = report.lease
         self._queue: list[int] = []
         self._decodes = self._kv_tokens = self._expected = self._expected_kv_tokens = 0
         self._deflected = self._ended_unseen = self._unseen_deflected_tokens = 0
@@ -65,6 +68,8 @@ class _Sums:
         seen = request.dispatched_at_s <= self._shown_until_s
         if not seen:
             self._blocks += self._report.kv_blocks_for(request.prompt_tokens)
+            if request.need is not None and self._lease is not None:
+                self._lease = self._lease.without(request.need)
         if request.first_token_at_s == inf:
             self._deflected += 1
             if not seen:
@@ -120,7 +125,7 @@ class _Sums:
             expected_kv_tokens=self._expected_kv_tokens,
             deflected_prefills=max(reported, self._deflected),
             deflected_tokens_left=left + self._unseen_deflected_tokens,
-            lease=report.lease,
+            lease=self._lease,
             speaks_leases=report.speaks_leases,
             links=self._links() if self._moving_tokens else report.links,
             accepting=report.accepting,

@@ -133,7 +133,7 @@ class NodeState:
         raise StateError(f"node {self.node_id!r}: free_kv_blocks must be <= total_kv_blocks, got {free} > {total}")
 
     def seen_as(
-        self, *, role: Role, accepting: bool, stale: bool, observed_at_s: float, links: tuple[LinkState, ...]
+        self, *, role: Role, accepting: bool, stale: bool, leased: bool, observed_at_s: float, links: tuple[LinkState, ...]
     ) -> "NodeState":
         """Return this report with what its receiver knows better; a stale one keeps what it is, not what it was doing."""
         idle = stale  # spelled out like the checks: `replace` takes three times as long, and a report comes often
@@ -154,7 +154,7 @@ class NodeState:
             remote_kv_tokens=0 if idle else self.remote_kv_tokens,
             deflected_prefills=0 if idle else self.deflected_prefills,
             deflected_tokens_left=0 if idle else self.deflected_tokens_left,
-            lease=None if idle else self.lease,
+            lease=self.lease if leased and not idle else None,
             speaks_leases=self.speaks_leases,
             links=links,
             accepting=accepting,

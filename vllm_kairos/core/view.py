@@ -26,7 +26,14 @@ class _Node:
     received_at_s: float = -inf
     state_age_s: float = 0.0
     accepting: bool = True
+    refused_lease_id: str = ""
     base: NodeState | None = None  # the report with what the router knows of the node; None: to be worked out
+
+    @property
+    def lease_until_s(self) -> float:
+        """When the reported lease ends; -inf: there is none, or none that the node stands by."""
+        lease = self.report.lease
+        return -inf if lease is None or lease.lease_id == self.refused_lease_id else lease.until_s
 
 
 class ClusterView:
@@ -35,7 +42,8 @@ class ClusterView:
     A report is taken to show what was sent at least `settle_s` before its state was read; until then, or
     for as long as the node is stale, the view counts it itself. Freshness goes by the receipt time alone:
     a node is stale from `stale_after_s` after its last report, and until its first one. A stale node
-    shows its last known sizes and the router's own load on it, and comes back with its next report.
+    shows its last known sizes and the router's own load on it, and comes back with its next report. A lease
+    shows until it ends, or the node refuses a request under it; less what was sent since the report.
     """
 
     def __init__(self, *, stale_after_s: float = 1.0, settle_s: float = 0.05) -> None:
@@ -59,6 +67,7 @@ class ClusterView:
             events.PrefillDone: self._prefill_done,
             events.FirstToken: self._first_token,
             events.Ended: self._ended,
+            events.LeaseRefused: self._lease_refused,
             events.TransferObserved: self._transfer_observed,
         }
 
@@ -83,18 +92,24 @@ class ClusterView:
         return self._snapshot
 
     def _mark_stale(self, now_s: float) -> None:
-        expiries = {name: node.received_at_s + self._stale_after_s for name, node in self._nodes.items()}
-        self._dirty.update(name for name, expiry_s in expiries.items() if -inf < expiry_s <= now_s)
-        self._next_stale_s = min((expiry_s for expiry_s in expiries.values() if expiry_s > now_s), default=inf)
+        """Have worked out anew what has become stale, or whose lease has ended, and note when the next one will."""
+        self._next_stale_s = inf
+        for name, node in self._nodes.items():
+            for ends_s in (node.received_at_s + self._stale_after_s, node.lease_until_s):
+                if ends_s > now_s:
+                    self._next_stale_s = min(self._next_stale_s, ends_s)
+                elif ends_s > -inf:
+                    self._dirty.add(name)
 
     def _state(self, name: str, now_s: float) -> NodeState:
         node = self._nodes[name]
-        stale = now_s >= node.received_at_s + self._stale_after_s
-        if node.base is None or node.base.stale is not stale:
+        stale, leased = now_s >= node.received_at_s + self._stale_after_s, now_s < node.lease_until_s
+        if node.base is None or node.base.stale is not stale or (node.base.lease is not None and not leased):
             node.base = node.report.seen_as(
                 role=node.role,
                 accepting=node.accepting,
                 stale=stale,
+                leased=leased,
                 observed_at_s=node.received_at_s,
                 links=self._measured_links(name),
             )
@@ -150,7 +165,7 @@ class ClusterView:
         node.boot_id, node.report, node.received_at_s = event.boot_id, event.state, event.received_at_s
         node.state_age_s = event.state_age_s
         node.base = None
-        self._next_stale_s = min(self._next_stale_s, event.received_at_s + self._stale_after_s)
+        self._next_stale_s = min(self._next_stale_s, event.received_at_s + self._stale_after_s, node.lease_until_s)
         self._dirty.add(name)
 
     def _accepting_changed(self, event: events.AcceptingChanged) -> None:
@@ -167,6 +182,7 @@ class ClusterView:
             prompt_tokens=event.prompt_tokens,
             dispatched_at_s=event.at_s,
             deflected=event.route is Route.LOCAL,
+            need=event.need,
         )
         self._requests[event.request_id] = request
         for name in _legs(request):
@@ -188,6 +204,13 @@ class ClusterView:
 
     def _ended(self, event: events.Ended) -> None:
         self._end(event.request_id)
+
+    def _lease_refused(self, event: events.LeaseRefused) -> None:
+        """Send nothing more under that lease: the node has its reasons, and says what is true in its next report."""
+        node = self._nodes.get(event.decode_node)
+        if node is not None and node.refused_lease_id != event.lease_id:
+            node.refused_lease_id, node.base = event.lease_id, None
+            self._dirty.add(event.decode_node)
 
     def _transfer_observed(self, event: events.TransferObserved) -> None:
         both = event.prefill_node in self._nodes and event.decode_node in self._nodes

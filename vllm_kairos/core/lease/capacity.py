@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from math import inf
 
 from vllm_kairos.core.governor.chunk import NO_CHUNKS, Prompt, largest_chunk
-from vllm_kairos.core.latency import PrefillTotals, StepLatencyModel
+from vllm_kairos.core.governor.price import StepPrice
+from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.core.lease.terms import Share
 
 _SHORTEST_STEP_S = 1e-4  # a model may predict nothing at all
@@ -55,10 +56,7 @@ def _largest_step(
     decodes = load.running_decodes + load.incoming_requests + load.queued_prompts
     kv_tokens = load.kv_tokens + load.incoming_kv_tokens + load.queued_prefill_tokens
     most_tokens = max(0, budget_tokens - decodes)
-
-    def price_s(chunks: PrefillTotals) -> float:
-        return model.packed_step_s(decodes, kv_tokens, chunks)
-
+    price = StepPrice(model, decodes, kv_tokens)
     limit_s = limit_s if decodes else idle_limit_s
-    tokens = largest_chunk(price_s, limit_s, NO_CHUNKS, Prompt(0, most_tokens), most_tokens) if most_tokens else 0
+    tokens = largest_chunk(price, limit_s, NO_CHUNKS, Prompt(0, most_tokens), most_tokens) if most_tokens else 0
     return tokens, model.latency_s(decodes, kv_tokens, tokens, 0) if tokens else inf

@@ -1,7 +1,7 @@
 """What a lease says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -64,7 +64,11 @@ class NodeLease:
 
     lease_id: str
     share: Share
-    until_s: float = field(compare=False)  # the router's clock
+    until_s: float  # the router's clock
+
+    def without(self, need: Share) -> "NodeLease":
+        """What `need` leaves of it."""
+        return NodeLease(self.lease_id, self.share.without(need), self.until_s)
 
 
 class LeaseGone(StrEnum):

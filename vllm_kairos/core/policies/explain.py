@@ -10,7 +10,7 @@ from vllm_kairos.core.estimates import queue_wait_s
 from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policies.locals import SafeLocals
-from vllm_kairos.core.policies.pools import can_ever_hold, deflection_verdict, kv_need_tokens, split
+from vllm_kairos.core.policies.pools import can_ever_hold
 from vllm_kairos.core.policies.routing import Routing
 from vllm_kairos.core.shapes import RequestShape
 
@@ -24,7 +24,7 @@ def explain(
     """
     lines = _Lines(routing, decision, request, now_s)
     ordered = sorted(nodes, key=lambda node: node.node_id)
-    receivers = split(request, nodes, routing.settings).receivers
+    receivers = routing.pooling.split(request, nodes, routing.settings).receivers
     prefills = [lines.prefill(node, receivers) for node in ordered if node.role.prefills]
     decodes = [lines.decode(node) for node in ordered if node.role.decodes]
     return Explanation(decision=decision, nodes=(*prefills, *decodes))
@@ -58,7 +58,11 @@ class _Lines:
     def decode(self, node: NodeState) -> NodeVerdict:
         """A decode node's line; its TTFT is that of a deflection to it."""
         line = NodeVerdict(
-            node_id=node.node_id, role="decode", verdict=self._verdict(node), state_age_s=_age_s(node, self.now_s)
+            node_id=node.node_id,
+            role="decode",
+            verdict=self._verdict(node),
+            lease=None if node.lease is None else node.lease.share,
+            state_age_s=_age_s(node, self.now_s),
         )
         model = self.routing.decode_model
         if model is not None:
@@ -91,10 +95,7 @@ class _Lines:
             return Verdict.NOT_ACCEPTING
         if not can_ever_hold(node, self.request):
             return Verdict.KV_FULL
-        settings = self.routing.settings
-        need = kv_need_tokens(self.request, settings)
-        share, most = settings.deflection_slot_share, settings.deflections_per_node
-        return deflection_verdict(node, need, slot_share=share, most=most)
+        return self.routing.pooling.verdict(node, self.request, self.routing.settings)
 
 
 def _age_s(node: NodeState, now_s: float) -> float | None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Protocol
 
 from vllm_kairos.core.decision import Reason, Verdict
 from vllm_kairos.core.node import NodeState, Role
@@ -27,6 +28,33 @@ class Pools:
     receivers: Sequence[NodeState]  # of those, the ones to send a kept request's KV to
     deflectable: Sequence[NodeState]
     blocked: Reason  # what kept every decode node from being deflectable, when none is
+
+
+class Pooling(Protocol):
+    """Says which nodes may take part in a decision."""
+
+    def split(self, request: RequestShape, nodes: Sequence[NodeState], settings: DecisionSettings) -> Pools:
+        """Sort `nodes` into pools."""
+
+    def verdict(self, node: NodeState, request: RequestShape, settings: DecisionSettings) -> Verdict:
+        """Say whether `node` may take `request` as a deflected one, TBT aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A decode node takes so many deflected prefills at a time."""
+
+    def split(self, request: RequestShape, nodes: Sequence[NodeState], settings: DecisionSettings) -> Pools:
+        """Sort `nodes` into pools."""
+        return split(request, nodes, settings)
+
+    def verdict(self, node: NodeState, request: RequestShape, settings: DecisionSettings) -> Verdict:
+        """Say how far `node` gets."""
+        share, most = settings.deflection_slot_share, settings.deflections_per_node
+        return deflection_verdict(node, kv_need_tokens(request, settings), slot_share=share, most=most)
+
+
+COUNTED = Counted()
 
 
 def split(request: RequestShape, nodes: Sequence[NodeState], settings: DecisionSettings) -> Pools:
@@ -54,7 +82,7 @@ def split(request: RequestShape, nodes: Sequence[NodeState], settings: DecisionS
     # Whose deflection_verdict is FEASIBLE.
     deflectable = [node for node in idle if node.decode_load[0] < share * node.max_running_requests]
     if most > 1:
-        deflectable += [node for node in roomy if node.deflected_prefills < most and _has_slot(node, share)]
+        deflectable += [node for node in roomy if node.deflected_prefills < most and has_slot(node, share)]
     return Pools(
         prefills=_fresh([node for node in accepting if node.role is not decode_only]),
         decodes=decodes,
@@ -79,12 +107,12 @@ def deflection_verdict(node: NodeState, need_tokens: int, *, slot_share: float =
         return Verdict.STALE
     if node.deflected_prefills >= most:
         return Verdict.DEFLECTION_BUSY
-    if not _has_slot(node, slot_share):
+    if not has_slot(node, slot_share):
         return Verdict.SLOTS_FULL
     return Verdict.FEASIBLE if has_room(node, need_tokens) else Verdict.KV_FULL
 
 
-def _has_slot(node: NodeState, share: float) -> bool:
+def has_slot(node: NodeState, share: float) -> bool:
     """Say whether it runs less than `share` of the requests it may, with what its deflected prefills will become."""
     return node.decode_load[0] + node.deflected_prefills < share * node.max_running_requests
 

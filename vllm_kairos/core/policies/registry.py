@@ -6,6 +6,7 @@ from math import isfinite
 
 from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.core.policies.always import Always
+from vllm_kairos.core.policies.crossflow import Crossflow
 from vllm_kairos.core.policies.dynamo_isl import DynamoIsl
 from vllm_kairos.core.policies.dynamo_load import DynamoLoad
 from vllm_kairos.core.policies.kairos import Kairos
@@ -99,6 +100,7 @@ _ENTRIES = {
     "dynamo-load": _Entry(DynamoLoad, "[:FRACTION]", (_fraction,), named=True),
     "llmd-noncached": _Entry(LlmdNoncached, "[:TOKENS]", (_whole,), named=True),
     "kairos": _Entry(Kairos, needs_models=True),
+    "crossflow": _Entry(Crossflow.of, needs_models=True),
     "oracle": _Entry(Oracle, needs_models=True),
 }
 POLICY_SPECS = tuple(f"{name}{entry.usage}" for name, entry in _ENTRIES.items())

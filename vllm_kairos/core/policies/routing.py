@@ -10,7 +10,7 @@ from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.core.node import NodeState, Role
 from vllm_kairos.core.policies.locals import Local, LocalPicker, SafeLocals, StaticLocals, anyhow
 from vllm_kairos.core.policies.pairs import LeastLoadedPairs, Pair, PairPicker, SoonestPairs
-from vllm_kairos.core.policies.pools import Pools, can_ever_hold, split
+from vllm_kairos.core.policies.pools import COUNTED, Pooling, Pools, can_ever_hold
 from vllm_kairos.core.settings import DecisionSettings, PrefillUnavailable
 from vllm_kairos.core.shapes import RequestShape, Route
 
@@ -45,6 +45,7 @@ class Routing:
     settings: DecisionSettings
     prefill_model: StepLatencyModel | None = None
     decode_model: StepLatencyModel | None = None
+    pooling: Pooling = COUNTED
 
     @property
     def pairs(self) -> PairPicker:
@@ -73,7 +74,7 @@ class Routing:
 
         Without a prefill path the operator's setting decides, unless the policy needs none and brings `without_pair`.
         """
-        pools = split(request, nodes, self.settings)
+        pools = self.pooling.split(request, nodes, self.settings)
         if not pools.decodes:
             return self._no_decode(request, nodes)
         if request.forced_route is Route.LOCAL:
