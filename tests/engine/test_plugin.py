@@ -90,7 +90,7 @@ async def client() -> TestClient:
 
     endpoint = KairosEndpoint()
     endpoint.attach_router(app)
-    engine = SimpleNamespace(vllm_config=config(node_id="d0"))
+    engine = SimpleNamespace(vllm_config=config(node_id="d0"), generate=lambda *_, **__: None)
     await endpoint.init_state(engine, app.state, SimpleNamespace(served_model_name=None))
     return TestClient(app)
 

@@ -219,7 +219,8 @@ async def _client(record: Any) -> TestClient:
         cache_config=SimpleNamespace(block_size=32),
         instance_id="abc12",
     )
-    await endpoint.init_state(SimpleNamespace(vllm_config=config), app.state, SimpleNamespace(served_model_name=None))
+    engine = SimpleNamespace(vllm_config=config, generate=None)
+    await endpoint.init_state(engine, app.state, SimpleNamespace(served_model_name=None))
     return TestClient(app)
 
 

@@ -1,6 +1,7 @@
 """The `vllm.endpoint_plugins` entry point.
 
-GET /kairos/node, GET /kairos/metrics, what is recorded of steps on /metrics, and a 400 for malformed kairos parameters.
+GET /kairos/node, GET /kairos/metrics, what is recorded of steps on /metrics, a 400 for malformed kairos parameters,
+and an answer of its own for requests whose lease is gone.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -49,6 +50,9 @@ class KairosEndpoint:
         if engine_client is None:
             setattr(state, _STATE_ATTRIBUTE, {"schema": 1})
             return
+        from vllm_kairos.engine.compat_refusal import tell_refusals
+
+        tell_refusals(engine_client)
         setattr(state, _STATE_ATTRIBUTE, describe_node(engine_client.vllm_config, args))
         setattr(state, _METRICS_ATTRIBUTE, _register_metrics(engine_client.vllm_config))
 
