@@ -47,6 +47,15 @@ class StepLatencyModel(Protocol):
         `kv_tokens` counts the computed tokens of those prompts too. Equals `latency_s` for one prompt.
         """
 
+    def tokens_within(
+        self, limit_s: float, running_decodes: int, kv_tokens: int, carried: PrefillTotals, done_tokens: int
+    ) -> float | None:
+        """How many tokens of one more prompt, behind `done_tokens`, bring a step to `limit_s` by `packed_step_s`.
+
+        The step carries `carried` already; `kv_tokens` counts `done_tokens`, too. Not rounded; below 0: not even the
+        step's fixed costs fit; None: no closed form, search.
+        """
+
     def joined_steps_s(self, loads: Sequence[tuple[int, int]], kv_tokens: int) -> Sequence[float]:
         """Predict the decode step beside each (B, K) of `loads` once a request of `kv_tokens` has joined it."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
+from math import inf, sqrt
 from typing import TypeVar
 
 from vllm_kairos.core.bounds import LinearScheduleBound
@@ -134,6 +135,21 @@ class LinearStepModel:
         extra = x0 + x1 * chunks.tokens + x2 * chunks.done_tokens + x3 * chunks.attention_work
         return max(alone, d0 + d1 * running_decodes + d2 * kv_tokens + extra)
 
+    def tokens_within(
+        self, limit_s: float, running_decodes: int, kv_tokens: int, carried: PrefillTotals, done_tokens: int
+    ) -> float:
+        """Solve `packed_step_s` for the tokens of one more prompt."""
+        a0, a1, a2, a3, d0, d1, d2, x0, x1, x2, x3 = self._flat
+        _, tokens, other_done_tokens, work = carried
+        all_done_tokens = other_done_tokens + done_tokens
+        left_s = limit_s - (a0 + a1 * tokens + a2 * all_done_tokens + a3 * work)
+        alone = _reach(0.5 * a3, a1 + a3 * done_tokens, left_s)
+        if not running_decodes:
+            return alone
+        left_s = limit_s - (d0 + d1 * running_decodes + d2 * kv_tokens + x0 + x1 * tokens + x2 * all_done_tokens + x3 * work)
+        mixed = _reach(0.5 * x3, x1 + x3 * done_tokens, left_s)
+        return alone if alone < mixed else mixed
+
     def joined_steps_s(self, loads: Sequence[tuple[int, int]], kv_tokens: int) -> list[float]:
         """Predict the decode step beside each (B, K) of `loads` once a request of `kv_tokens` has joined it."""
         fixed_s, per_decode_s, per_kv_token_s = self._flat[4:7]
@@ -183,6 +199,14 @@ class LinearStepModel:
         if not batch.prefill_tokens:
             return self.limits.decode.hold(batch)
         return (self.limits.mixed if batch.running_decodes else self.limits.prefill).hold(batch)
+
+
+def _reach(square_s: float, slope_s: float, left_s: float) -> float:
+    """The n at which slope * n + square * n * n has used `left_s` up, without loss of digits where squares count little."""
+    if left_s < 0:
+        return -1.0
+    bent_s = slope_s + sqrt(slope_s * slope_s + 4 * square_s * left_s)
+    return 2 * left_s / bent_s if bent_s else inf
 
 
 def _slope_s(cost: PrefillCost, chunk: int) -> float:

@@ -5,6 +5,7 @@ from vllm_kairos.core.governor.chunk import NO_CHUNKS, Prompt, largest_chunk, wi
 from vllm_kairos.core.governor.correction import Correction, MeasuredMargin
 from vllm_kairos.core.governor.deadlines import Deadlines, Moment, Objective
 from vllm_kairos.core.governor.governor import Flight, Governor
+from vllm_kairos.core.governor.price import Price, StepPrice
 from vllm_kairos.core.governor.settings import MEASURED, GovernorMode, GovernorSettings
 
 __all__ = [
@@ -20,8 +21,10 @@ __all__ = [
     "MeasuredMargin",
     "Moment",
     "Objective",
+    "Price",
     "Prompt",
     "StepBound",
+    "StepPrice",
     "largest_chunk",
     "with_chunk",
 ]

@@ -1,23 +1,23 @@
 """How much prefill one step may carry, asked prompt by prompt."""
 
-from collections.abc import Callable
 from typing import Any
 
 from vllm_kairos.core.governor.chunk import NO_CHUNKS, Prompt, largest_chunk, with_chunk
+from vllm_kairos.core.governor.price import Price
 from vllm_kairos.core.latency import PrefillTotals
 
 
 class StepBound:
-    """The time limit of one step, and what chunks cost in it; answers the same question only once.
+    """The time limit of one step, and the price of chunks in it; answers the same question only once.
 
     The first prompt of a step gets `floor_tokens` whatever the limit. Where that is not enough for the chunk that the
     prompt needs, it gets nothing, or, `starving`, that chunk.
     """
 
-    def __init__(
-        self, step_s: Callable[[PrefillTotals], float], limit_s: float, *, floor_tokens: int = 0, starving: bool = False
-    ) -> None:
-        self._step_s, self.limit_s = step_s, limit_s
+    __slots__ = ("_answers", "_price", "floor_tokens", "limit_s", "starving")
+
+    def __init__(self, price: Price, limit_s: float, *, floor_tokens: int = 0, starving: bool = False) -> None:
+        self._price, self.limit_s = price, limit_s
         self.floor_tokens, self.starving = floor_tokens, starving
         self._answers: dict[tuple[PrefillTotals, Prompt, int, bool], int] = {}
 
@@ -29,7 +29,7 @@ class StepBound:
         question = (carried, prompt, most_tokens, first)
         tokens = self._answers.get(question)
         if tokens is None:
-            tokens = largest_chunk(self._step_s, self.limit_s, carried, prompt, most_tokens)
+            tokens = largest_chunk(self._price, self.limit_s, carried, prompt, most_tokens)
             if self.floor_tokens and first:
                 tokens = max(tokens, self._floor(prompt, most_tokens))
             self._answers[question] = tokens
@@ -37,7 +37,7 @@ class StepBound:
 
     def is_full(self, carried: PrefillTotals, *, first: bool) -> bool:
         """Whether no chunk of any prompt fits beside those of `carried`."""
-        return not (self.floor_tokens and first) and self._step_s(with_chunk(carried, 0, 1)) > self.limit_s
+        return not (self.floor_tokens and first) and self._price.step_s(with_chunk(carried, 0, 1)) > self.limit_s
 
     def _floor(self, prompt: Prompt, most_tokens: int) -> int:
         floor_tokens = max(self.floor_tokens, prompt.fewest_tokens) if self.starving else self.floor_tokens
@@ -47,13 +47,14 @@ class StepBound:
 class BoundedStep:
     """The chunks that one step carries so far, under a bound."""
 
+    __slots__ = ("_bound", "_carried", "_granted", "_under_bound", "full")
+
     def __init__(self, bound: StepBound) -> None:
         self._bound = bound
         self._granted: dict[Any, tuple[int, int]] = {}
         self._under_bound: set[Any] = set()
         self._carried = NO_CHUNKS
-        self.full = False
-        """Whether it is known that no chunk of any prompt fits any more."""
+        self.full = False  # known to hold no chunk of any prompt any more
 
     def largest(self, prompt: Prompt, most_tokens: int) -> int:
         """The most tokens of one more prompt."""

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from vllm_kairos.core.governor.price import Price
 from vllm_kairos.core.latency import PrefillTotals
 
 NO_CHUNKS = PrefillTotals(0, 0, 0, 0.0)
+_ROUNDING_TOKENS = 1e-6  # by which a solution may fall short of the whole number that it is
 
 
 class Prompt(NamedTuple):
@@ -36,20 +38,18 @@ def with_chunk(carried: PrefillTotals, done_tokens: int, tokens: int) -> Prefill
     return PrefillTotals(1, all_tokens + tokens, all_done_tokens + done_tokens, work + added_work)
 
 
-def largest_chunk(
-    step_s: Callable[[PrefillTotals], float], limit_s: float, carried: PrefillTotals, prompt: Prompt, most_tokens: int
-) -> int:
+def largest_chunk(price: Price, limit_s: float, carried: PrefillTotals, prompt: Prompt, most_tokens: int) -> int:
     """Return the most tokens of `prompt` with which the step takes at most `limit_s`; 0 when none fit.
 
-    `step_s` prices all chunks of the step together and must not decrease with their tokens. It is called once for
-    a chunk that fits whole, else O(log most_tokens) times, and some six times where it bends little. Asked of the
-    prompts in queue order, each with what those before it got in `carried`, the chunks add up to the most prefill
-    that the step can hold in that order.
+    A step is priced once where `price` says how many tokens reach the limit (within rounding of it a chunk may be
+    one token short), or for a chunk that fits whole; else O(log most_tokens) times, and some six times where prices
+    bend little. Asked of the prompts in queue order, each with what those before it got in `carried`, the chunks
+    add up to the most prefill that the step can hold in that order.
     """
     whole = prompt.allowed(most_tokens)
     if not whole:
         return 0
-    done_tokens = prompt.done_tokens
+    step_s, done_tokens = price.step_s, prompt.done_tokens
     _, other_tokens, other_done_tokens, other_work = carried
     all_done_tokens = other_done_tokens + done_tokens
 
@@ -57,6 +57,11 @@ def largest_chunk(
         work = other_work + tokens * (done_tokens + tokens * 0.5)
         return step_s(PrefillTotals(1, other_tokens + tokens, all_done_tokens, work))
 
+    solution = price.tokens_within(limit_s, carried, done_tokens)
+    if solution is not None:
+        tokens = whole if solution >= whole else prompt.allowed(max(0, int(solution + _ROUNDING_TOKENS)))
+        if not tokens or price_s(tokens) <= limit_s:
+            return tokens
     whole_s = price_s(whole)
     if whole_s <= limit_s:
         return whole

@@ -9,6 +9,7 @@ from vllm_kairos.core.governor.bound import StepBound
 from vllm_kairos.core.governor.chunk import NO_CHUNKS
 from vllm_kairos.core.governor.correction import Correction, MeasuredMargin
 from vllm_kairos.core.governor.deadlines import Deadlines, Moment
+from vllm_kairos.core.governor.price import StepPrice
 from vllm_kairos.core.governor.settings import GovernorSettings
 from vllm_kairos.core.latency import PrefillTotals, StepLatencyModel
 from vllm_kairos.core.regime import Regime
@@ -40,7 +41,7 @@ class Governor:
         self._model, self._settings = model, settings
         self.deadlines = Deadlines()
         self._correction = Correction()
-        self._share: float | MeasuredMargin = MeasuredMargin() if isinstance(settings.beta, str) else settings.beta
+        self._share: float | MeasuredMargin = MeasuredMargin() if isinstance(settings.beta, str) else float(settings.beta)
         self._flights: deque[Flight] = deque()
         self._head: str | None = None
         self._dry_since_s = 0.0
@@ -59,18 +60,13 @@ class Governor:
         left_s = self.deadlines.earliest_s(begin_s) - begin_s
         if left_s == inf:
             return None
-        factors, packed_step_s = self._factors(), self._model.packed_step_s
+        factors = self._factors()
+        decodes_s = factors[_DECODE] * self._model.packed_step_s(running_decodes, kv_tokens, NO_CHUNKS)
         factor = factors[_MIXED if running_decodes else _PREFILL]
-        decodes_s = factors[_DECODE] * packed_step_s(running_decodes, kv_tokens, NO_CHUNKS)
-
-        def step_s(chunks: PrefillTotals) -> float:
-            priced_s = factor * packed_step_s(running_decodes, kv_tokens + chunks.done_tokens, chunks)
-            return priced_s if priced_s > decodes_s else decodes_s
-
+        price = StepPrice(self._model, running_decodes, kv_tokens, factor=factor, decodes_s=decodes_s)
         starving = now_s - self._dry_since_s >= self._settings.starvation_s
-        lost = decodes_s > left_s
-        floor_tokens = self._settings.floor_tokens if starving or lost else 0
-        return StepBound(step_s, left_s * self.share, floor_tokens=floor_tokens, starving=starving)
+        floor_tokens = self._settings.floor_tokens if starving or decodes_s > left_s else 0
+        return StepBound(price, left_s * self.share, floor_tokens=floor_tokens, starving=starving)
 
     @property
     def share(self) -> float:
@@ -123,11 +119,11 @@ class Governor:
 
     def _next_begin_s(self, now_s: float) -> float:
         """When a step scheduled now begins: after those in flight, whose ends move when they begin late or take too long."""
-        begin_s = now_s
-        for index, flight in enumerate(self._flights):
-            if index:
+        begin_s, follows = now_s, False
+        for flight in self._flights:
+            if follows:
                 flight.begin_s = begin_s
-            begin_s = max(now_s, flight.begin_s + flight.predicted_s)
+            begin_s, follows = max(now_s, flight.begin_s + flight.predicted_s), True
             if begin_s != flight.at_s:
                 self.deadlines.settle(flight, begin_s)
         return begin_s
