@@ -10,6 +10,7 @@ import pytest
 from tests.engine.builder import make_request, run_model, schedule_params, warm_decodes
 from vllm_kairos.core.gap_cause import Cause
 from vllm_kairos.core.linear import DecodeCost, LinearStepModel, PrefillCost
+from vllm_kairos.engine import compat
 from vllm_kairos.engine.step_recorder import StepRecorder
 from vllm_kairos.steps.analyst import StepAnalyst
 from vllm_kairos.steps.recorded import RecordedStep
@@ -106,6 +107,7 @@ def test_plain_decodes(build: Any, async_scheduling: bool) -> None:
     assert node.gaps() == [("decode", STEP_S)] * 12
     first, second = node.lines[:2]
     assert (first.B, first.K, first.n, first.p, first.cause) == (0, 0, 60, 0, "unplanned")
+    assert (first.work, second.work) == (3 * 20 * 20 / 2, None)  # of three prompts, which is less than that of one
     assert (second.B, second.K, second.n, second.predicted, second.took) == (3, 60, 0, STEP_S, pytest.approx(STEP_S))
 
 
@@ -226,4 +228,8 @@ def test_settings_make_a_recorder_that_writes(build: Any, tmp_path: Path) -> Non
     ((header, line),) = read_steps(file)
     assert (header.node_id, header.profile, line.n) == ("d0", "a100-llama3-8b", 20)
     assert line.predicted is not None
+    assert (header.vllm_version, header.hardware) == (compat.VLLM_VERSION, "")
+    assert header.block_size_tokens == scheduler.block_size
+    assert header.token_budget_tokens == scheduler.max_num_scheduled_tokens
+    assert header.kv_bytes_per_token > 0
     assert not totals.exists()

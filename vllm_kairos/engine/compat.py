@@ -272,6 +272,11 @@ def kv_bytes_per_token(scheduler: Any) -> int:
     return int(total * scheduler.parallel_config.tensor_parallel_size)
 
 
+def device_name() -> str:
+    """What the engine runs on; empty on CPUs, which vLLM does not tell apart."""
+    return "" if current_platform.is_cpu() else str(current_platform.get_device_name())
+
+
 def dp_rank(scheduler: Any) -> int:
     """This engine core's data-parallel rank. Seam: `data_parallel_index` (0.30-0.33)."""
     return int(scheduler.parallel_config.data_parallel_index)

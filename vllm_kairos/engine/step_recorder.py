@@ -196,4 +196,9 @@ def _header(scheduler: Any, settings: EngineSettings, record: StepRecordSettings
         stall_factor=record.stall_factor,
         boot_id=uuid.uuid4().hex,
         started_at_s=time.time(),
+        hardware=compat.device_name(),
+        vllm_version=compat.VLLM_VERSION,
+        block_size_tokens=scheduler.block_size,
+        token_budget_tokens=scheduler.max_num_scheduled_tokens,
+        kv_bytes_per_token=compat.kv_bytes_per_token(scheduler),
     )

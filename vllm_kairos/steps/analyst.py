@@ -1,6 +1,6 @@
 """Works recorded steps out, in their order: prediction, cause, gaps, totals, and the line of the file."""
 
-from vllm_kairos.core.latency import StepLatencyModel
+from vllm_kairos.core.latency import PrefillTotals, StepLatencyModel
 from vllm_kairos.core.regime import Regime
 from vllm_kairos.steps.attribution import CauseClock, StepSpan, carried, step_cause
 from vllm_kairos.steps.gap_tracker import gap_of
@@ -37,6 +37,7 @@ class StepAnalyst:
             K=load.kv_tokens,
             n=prefill_tokens,
             p=load.chunks.done_tokens,
+            work=_packed_work(load.chunks),
             deflected=load.deflected_tokens,
             predicted=predicted_s,
             took=took_s,
@@ -56,3 +57,9 @@ class StepAnalyst:
         if self._model is None:
             return None
         return self._model.packed_step_s(load.running_decodes, load.kv_tokens, load.chunks)
+
+
+def _packed_work(chunks: PrefillTotals) -> float | None:
+    """Their attention work where it is not that of one chunk."""
+    of_one = chunks.tokens * chunks.done_tokens + chunks.tokens * chunks.tokens * 0.5
+    return None if chunks.attention_work == of_one else chunks.attention_work

@@ -30,6 +30,12 @@ class FileHeader(msgspec.Struct, frozen=True, kw_only=True):
     stall_factor: float
     boot_id: str
     started_at_s: float  # Unix time
+    # What a profile fitted to the steps is of; empty and zero: not known.
+    hardware: str = ""
+    vllm_version: str = ""
+    block_size_tokens: int = 0
+    token_budget_tokens: int = 0
+    kv_bytes_per_token: int = 0
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,6 +51,7 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     K: int = 0
     n: int = 0
     p: int = 0
+    work: float | None = None  # attention work of chunks of several prompts; None: that of one, n*p + n*n/2
     deflected: int = 0  # of n
     predicted: float | None = None
     took: float
