@@ -51,6 +51,8 @@ ALLOWED = {
         "vllm_kairos.fitting",
         "vllm_kairos.engine.compat",
         "vllm_kairos.engine.compat_inprocess",
+        "vllm_kairos.profiles",
+        "vllm_kairos.steps.step_file",
         "vllm_kairos.errors",
     },
     "vllm_kairos.profiles": {"vllm_kairos.fitting.artifact", "vllm_kairos.errors"},

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vllm_kairos.errors import ConfigError
-from vllm_kairos.profiler.command import COMMAND
+from vllm_kairos.profiler.command import COMMAND, measuring_options
 from vllm_kairos.profiler.options import ProfileOptions, check_output, engine_environment
 from vllm_kairos.profiler.progress import progress_display
 from vllm_kairos.profiler.runner import SweepProgress
@@ -69,8 +69,7 @@ def test_the_command_line_becomes_options_and_vllm_flags(model: Path) -> None:
         "--enforce-eager",
     ]
     arguments = COMMAND.make_parser("kairos profile").parse_args(line)
-    values = vars(arguments) | {"engine_args": tuple(arguments.engine_args)}
-    options = ProfileOptions(**{name: value for name, value in values.items() if name != "out"})
+    options = measuring_options(arguments)
     assert options.chunk_candidates == (256, 64)
     assert options.engine_argv() == ("--model", str(model), "--dtype", "auto", "--max-num-seqs", "16", "--enforce-eager")
 
@@ -79,6 +78,22 @@ def test_a_run_is_refused_before_the_engine_starts(model: Path, tmp_path: Path) 
     arguments = COMMAND.make_parser("kairos profile").parse_args(["--model", str(model), "--out", str(tmp_path)])
     with pytest.raises(ConfigError, match="--out must be a file"):
         COMMAND.run(arguments)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ([], "--model is required unless --from-log is given"),
+        (["--model", "org/model", "--like", "x"], "--like does nothing without --from-log"),
+        (["--from-log", "x", "--quick"], "--quick does nothing with --from-log"),
+        (["--from-log", "x", "--dtype", "bfloat16"], "--dtype does nothing with --from-log"),
+        (["--from-log", "x", "--", "--enforce-eager"], "-- VLLM_ARGS does nothing with --from-log"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(line: list[str], said: str, tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "p.json")]
+    with pytest.raises(ConfigError, match=said):
+        COMMAND.run(COMMAND.make_parser("kairos profile").parse_args([*out, *line]))
 
 
 @pytest.mark.parametrize(("quick", "budget_s"), [(True, 150.0), (False, 900.0)])

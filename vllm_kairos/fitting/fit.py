@@ -12,7 +12,6 @@ from sklearn.linear_model import LinearRegression
 
 from vllm_kairos.core.linear import DecodeCost, FittedLimits, LinearStepModel, PrefillCost, ShapeLimits
 from vllm_kairos.core.regime import Regime
-from vllm_kairos.core.shapes import BatchShape
 from vllm_kairos.errors import ProfileError
 from vllm_kairos.fitting.artifact import Accuracy
 from vllm_kairos.fitting.features import Sample, decode_features, prefill_features, regime_of
@@ -94,7 +93,7 @@ def _fit_extra(rows: Sequence[Sample], prefill: PrefillCost, decode: DecodeCost)
     extra = PrefillCost(**_named(PrefillCost, _least_squares(active, prefill_features, decode)))
     for _ in range(_ROUNDS):
         model = LinearStepModel(prefill=prefill, decode=decode, extra=extra)
-        beside = [row for row in rows if model.step_s(row.batch) > prefill.at(row.batch.prefill_tokens, row.batch.done_tokens)]
+        beside = [row for row in rows if row.predicted_s(model) > model.prefill_total_s(row.chunks)]
         if beside == active or len(beside) < _LEAST_CONFIGURATIONS:
             break
         active = beside
@@ -103,7 +102,7 @@ def _fit_extra(rows: Sequence[Sample], prefill: PrefillCost, decode: DecodeCost)
 
 
 def _least_squares(
-    rows: Sequence[Sample], features: Callable[[BatchShape], tuple[float, ...]], decode: DecodeCost | None = None
+    rows: Sequence[Sample], features: Callable[[Sample], tuple[float, ...]], decode: DecodeCost | None = None
 ) -> _Floats:
     """Return coefficients >= 0 that minimise squared relative errors of `rows` less their decode cost.
 
@@ -111,7 +110,7 @@ def _least_squares(
     """
     measured = np.array([row.step_s for row in rows])
     base = np.array([decode.at(row.batch.running_decodes, row.batch.kv_tokens) if decode else 0.0 for row in rows])
-    weighted = np.array([features(row.batch) for row in rows]) / measured[:, None]
+    weighted = np.array([features(row) for row in rows]) / measured[:, None]
     scale = np.abs(weighted).max(axis=0)
     scale[scale == 0] = 1.0
     regression = LinearRegression(positive=True, fit_intercept=False)
@@ -151,7 +150,7 @@ def _without_outliers(regimes: _BySample) -> dict[Regime, list[Sample]]:
 
 
 def _near(model: LinearStepModel, rows: Sequence[Sample]) -> list[Sample]:
-    ratios = np.log([row.step_s / max(model.step_s(row.batch), 1e-12) for row in rows])
+    ratios = np.log([row.step_s / max(row.predicted_s(model), 1e-12) for row in rows])
     deviation = float(np.median(np.abs(ratios - np.median(ratios)))) * 1.4826
     allowed = max(float(np.log(_LEAST_OUTLIER_RATIO)), _OUTLIER_DEVIATIONS * deviation)
     far = np.abs(ratios - np.median(ratios)) > allowed
@@ -167,7 +166,7 @@ def _accuracy(model: LinearStepModel, rows: Sequence[Sample]) -> Accuracy:
     """Measure errors by configuration: the median over its steps, since the spread of repeats is not the model's."""
     errors = defaultdict(list)
     for row in rows:
-        errors[row.configuration].append(model.step_s(row.batch) / row.step_s - 1)
+        errors[row.configuration].append(row.predicted_s(model) / row.step_s - 1)
     by_configuration = [abs(median(values)) for values in errors.values()]
     return Accuracy(mape=fmean(by_configuration), worst_error=max(by_configuration), configurations=len(by_configuration))
 

@@ -65,6 +65,18 @@ class ProfileOptions:
         return _parse_cpus(self.cpus) if self.cpus is not None else frozenset()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """One profile from recorded steps."""
+
+    files: tuple[Path, ...]
+    like: str | None = (
+        None  # a profile, file or shipped name, for what the files do not say; None: that which predicted the steps
+    )
+    model: str | None = None  # None: as recorded
+    chunk_candidates: tuple[int, ...] | None = None  # None: those of `like`
+
+
 def engine_environment(options: ProfileOptions, present: Mapping[str, str]) -> dict[str, str]:
     """Variables to set before vLLM is imported; what the caller has set stays, but for the in-process switch."""
     wanted = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_KVCACHE_SPACE": "1"}
