@@ -83,13 +83,13 @@ class Watch:
         self.simulation = simulation
         self.engines = [_Watched(engine) for engine in simulation.engines.values()]
         self._decided = 0
-        decide = simulation.router._decide
-        simulation.router._decide = partial(self._decide, decide)  # type: ignore[method-assign]
+        for router in simulation.router.routers:
+            router._decide = partial(self._decide, router._decide)  # type: ignore[method-assign]
         simulation.kernel.after_each = self.check
 
-    def _decide(self, inner: Any, *args: Any) -> None:
-        self._decided += 1
-        inner(*args)
+    def _decide(self, inner: Any, *args: Any, lease_gone: bool = False) -> None:
+        self._decided += not lease_gone
+        inner(*args, lease_gone=lease_gone)
 
     def check(self) -> None:
         assert self._decided == self.simulation.router.open_requests + len(self.simulation.records)
@@ -105,7 +105,7 @@ class Watch:
         router, network = self.simulation.router, self.simulation.network
         assert len(outcome.requests) == len(self.simulation._workload.requests)
         assert all(record.ok is isinstance(record.decision, Assign) for record in outcome.requests)
-        assert router.open_requests == router._view.tracked_requests == network.active_flows == 0
+        assert router.open_requests == router.tracked_requests == network.active_flows == 0
         for watched in self.engines:
             watched.check_end()
         self._check_outputs(outcome)

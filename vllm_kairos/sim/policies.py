@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from vllm_kairos.core.latency import StepLatencyModel
+from vllm_kairos.core.lease import LeaseSettings
 from vllm_kairos.core.node import Role
-from vllm_kairos.core.policies.registry import POLICIES_NEEDING_TRUTH, POLICY_SPECS, make_policy
+from vllm_kairos.core.policies.registry import POLICIES_NEEDING_TRUTH, POLICY_SPECS, make_policy, spends_leases
 from vllm_kairos.core.policy import Policy
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.sim.aggregated import Aggregated
@@ -25,6 +26,7 @@ class BuiltPolicy:
     policy: Policy
     truth: bool = False  # it decides on the engines as they are
     mover: DecodeMover | None = None  # moves running decodes between engines
+    leases: LeaseSettings | None = None  # it spends leases, which the engines then grant
 
 
 def build_policy(spec: str, cluster: ClusterSpec) -> BuiltPolicy:
@@ -39,7 +41,8 @@ def build_policy(spec: str, cluster: ClusterSpec) -> BuiltPolicy:
     truth = spec in POLICIES_NEEDING_TRUTH
     models = _true_models(cluster) if truth else (cluster.prefill_model, cluster.decode_model)
     policy = make_policy(spec, prefill_model=models[0], decode_model=models[1], settings=cluster.settings)
-    return BuiltPolicy(policy, truth)
+    leases = LeaseSettings(beta=cluster.settings.beta) if spends_leases(policy) else None
+    return BuiltPolicy(policy, truth, leases=leases)
 
 
 def _require_nodes_of_both_phases(cluster: ClusterSpec) -> None:

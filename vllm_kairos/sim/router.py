@@ -2,21 +2,31 @@
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from vllm_kairos.core.decision import Assign, Decision, Reject, RejectReason
-from vllm_kairos.core.events import Dispatched, Ended, FirstToken, NodeAdded, NodeReported, PrefillDone, TransferObserved
+from vllm_kairos.core.decision import Assign, Claim, Decision, Reason, Reject, RejectReason
+from vllm_kairos.core.events import (
+    Dispatched,
+    Ended,
+    FirstToken,
+    LeaseRefused,
+    NodeAdded,
+    NodeReported,
+    PrefillDone,
+    TransferObserved,
+)
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policy import Policy
 from vllm_kairos.core.schedule_state import ScheduleState
-from vllm_kairos.core.shapes import RequestShape
+from vllm_kairos.core.shapes import RequestShape, Route
 from vllm_kairos.core.view import ClusterView
 from vllm_kairos.errors import SimulationError
 from vllm_kairos.sim.cluster_spec import RouterSpec
 from vllm_kairos.sim.engine import Engine
 from vllm_kairos.sim.job import Job
 from vllm_kairos.sim.kernel import REPORT, Kernel
+from vllm_kairos.sim.leases import Leases
 from vllm_kairos.sim.migrations import Migrations
 from vllm_kairos.sim.moves import DecodeMover
 from vllm_kairos.sim.network import Network
@@ -64,7 +74,10 @@ class SimRouter:
         *,
         truth: bool = False,
         mover: DecodeMover | None = None,
+        name: str = "r0",
     ) -> None:
+        self.name = name
+        self._leases: Leases | None = None
         self._spec, self._kernel, self._policy, self._objectives = spec, kernel, policy, objectives
         self._ended, self._rng, self._truth = ended, rng, truth
         # What was sent shows in the engines' true state once it has got there.
@@ -83,12 +96,26 @@ class SimRouter:
     def open_requests(self) -> int:
         return len(self._open)
 
-    def connect(self, engines: Mapping[str, Engine], network: Network) -> None:
+    @property
+    def routers(self) -> "tuple[SimRouter, ...]":
+        """Itself alone; as of a fleet."""
+        return (self,)
+
+    @property
+    def tracked_requests(self) -> int:
+        """Requests that its view still counts."""
+        return self._view.tracked_requests
+
+    def has(self, request_id: str) -> bool:
+        """Whether it is one of the open requests."""
+        return request_id in self._open
+
+    def connect(self, engines: Mapping[str, Engine], network: Network, leases: Leases | None = None) -> None:
         """Register the engines, which have reported once before the load begins, and start their heartbeats out of phase."""
-        self._engines, self._network = engines, network
+        self._engines, self._network, self._leases = engines, network, leases
         for at, (name, engine) in enumerate(engines.items()):
             self._view.apply(NodeAdded(name, engine.spec.role))
-            self._hear(engine.state(), 0.0, [])
+            self._hear(self._with_lease(engine.state(), 0.0), 0.0, [])
             reporter = self._reporters[name] = Reporter(engine, self._kernel, self._spec.heartbeat_period_s, self._report)
             if not self._truth:
                 reporter.begin(self._spec.heartbeat_period_s * at / len(engines))
@@ -132,19 +159,26 @@ class SimRouter:
 
     def finished(self, engine: Engine, job: Job) -> None:
         """The client sees the end one hop later."""
+        if self._leases is not None:
+            self._leases.ended(engine, job)
         self._kernel.after(self._spec.hop_s, partial(self._end, job.request.request_id))
 
     def step_ended(self, engine: Engine, *, deflection_ended: bool) -> None:
         """An engine may have something to report."""
+        revoked = self._leases is not None and self._leases.step_ended(engine, self._kernel.now_s, self.name)
         if not self._truth:
-            self._reporters[engine.name].step_ended(urgent=deflection_ended)
+            self._reporters[engine.name].step_ended(urgent=deflection_ended or revoked)
 
     # The node-state feed.
 
     def _report(self, state: NodeState, age_s: float, transfers: list[TransferObserved]) -> None:
+        state = self._with_lease(state, age_s)
         if self._spec.heartbeat_loss and self._rng.random() < self._spec.heartbeat_loss:
             return
         self._kernel.after(self._spec.heartbeat_delay_s, partial(self._hear, state, age_s, transfers), REPORT)
+
+    def _with_lease(self, state: NodeState, age_s: float) -> NodeState:
+        return state if self._leases is None else self._leases.said(state, age_s, self._kernel.now_s, self.name)
 
     def _hear(self, state: NodeState, age_s: float, transfers: list[TransferObserved]) -> None:
         self._view.apply(NodeReported(state, _BOOT_ID, self._kernel.now_s, age_s))
@@ -159,11 +193,14 @@ class SimRouter:
 
     # The story of one request.
 
-    def _decide(self, request: TraceRequest, arrival_s: float) -> None:
+    def _decide(self, request: TraceRequest, arrival_s: float, *, lease_gone: bool = False) -> None:
         now_s = self._kernel.now_s
         if self._truth:
             self._look()
-        decision = self._policy.decide(self._shape(request), self._view.nodes(now_s), now_s)
+        shape = self._shape(request)
+        if lease_gone:
+            shape = replace(shape, forced_route=Route.REMOTE, forced_reason=Reason.LEASE_GONE)
+        decision = self._policy.decide(shape, self._view.nodes(now_s), now_s)
         if isinstance(decision, Assign):
             decision = self._outgrown(request, decision) or decision
         if not isinstance(decision, Assign):
@@ -184,12 +221,13 @@ class SimRouter:
 
     def _dispatch(self, request: TraceRequest, arrival_s: float, decision: Assign) -> None:
         name, now_s = request.request_id, self._kernel.now_s
-        sent = Dispatched(name, decision.route, decision.prefill_node, decision.decode_node, request.prompt_tokens, now_s)
-        self._view.apply(sent)
+        claim, nodes = decision.claim, (decision.prefill_node, decision.decode_node)
+        need = None if claim is None else claim.need
+        self._view.apply(Dispatched(name, decision.route, *nodes, request.prompt_tokens, now_s, need))
         one = self._open[name] = _Open(request, arrival_s, decision)
         if decision.prefill_node is None:
             one.decode = Job(request=request, schedule=_schedule(decision))
-            self._send(one.decode, decision.decode_node)
+            self._send(one.decode, decision.decode_node, claim)
         else:
             one.prefill = Job(request=request, prefill_only=True)
             self._send(one.prefill, decision.prefill_node)
@@ -208,9 +246,24 @@ class SimRouter:
             cached_tokens={name: tokens for name, tokens in cached.items() if tokens},
         )
 
-    def _send(self, job: Job, name: str) -> None:
+    def _send(self, job: Job, name: str, claim: Claim | None = None) -> None:
         engine = self._engines[name]
-        self._kernel.after(self._spec.hop_s + engine.spec.frontend_s, lambda: engine.submit(job))
+        self._kernel.after(self._spec.hop_s + engine.spec.frontend_s, partial(self._arrived, engine, job, claim))
+
+    def _arrived(self, engine: Engine, job: Job, claim: Claim | None) -> None:
+        """A leg is there; a node that does not admit it under its claim says so before any work."""
+        now_s = self._kernel.now_s
+        if claim is not None and self._leases is not None and self._leases.admit(engine, job, claim, self.name, now_s):
+            self._kernel.after(self._spec.hop_s, partial(self._lease_gone, job.request.request_id, claim))
+        else:
+            engine.submit(job)
+
+    def _lease_gone(self, name: str, claim: Claim) -> None:
+        """The request takes the prefill path instead."""
+        one = self._open.pop(name)
+        self._view.apply(LeaseRefused(one.decision.decode_node, claim.lease_id))
+        self._view.apply(Ended(name, self._kernel.now_s))
+        self._decide(one.request, one.arrival_s, lease_gone=True)
 
     def _start_decode_leg(self, name: str) -> None:
         one = self._open[name]

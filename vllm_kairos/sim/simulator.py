@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from vllm_kairos.core.lease import LeaseSettings
 from vllm_kairos.core.node import Role
 from vllm_kairos.core.policy import Policy
+from vllm_kairos.errors import SimulationError
 from vllm_kairos.sim.cluster_spec import ClusterSpec
 from vllm_kairos.sim.engine import Engine
+from vllm_kairos.sim.fleet import Fleet
 from vllm_kairos.sim.kernel import Kernel
+from vllm_kairos.sim.leases import Leases
 from vllm_kairos.sim.moves import DecodeMover
 from vllm_kairos.sim.network import Network
 from vllm_kairos.sim.record import DEFAULT_OBJECTIVES, Objectives, RequestRecord
@@ -49,7 +53,7 @@ class Outcome:
 
 
 class Simulation:
-    """One run. `progress`, if given, is told how many requests have ended whenever one does."""
+    """One run. With `leases` the decode nodes grant them; `progress`, if given, is told how many requests have ended."""
 
     def __init__(
         self,
@@ -61,30 +65,40 @@ class Simulation:
         seed: int = 0,
         truth: bool = False,
         mover: DecodeMover | None = None,
+        leases: LeaseSettings | None = None,
+        routers: int = 1,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self.kernel = Kernel()
         self.network = Network(cluster.topology, self.kernel)
-        self.router = SimRouter(
-            cluster.router,
-            self.kernel,
-            policy,
-            objectives,
-            self._ended,
-            random.Random(f"{seed}:router"),
-            truth=truth,
-            mover=mover,
-        )
+        if routers < 1 or (routers > 1 and mover is not None):
+            raise SimulationError(f"routers must be 1, or more where no decodes move, got {routers}")
+        each = [
+            SimRouter(
+                cluster.router,
+                self.kernel,
+                policy,
+                objectives,
+                self._ended,
+                random.Random(f"{seed}:router" + (f"{at}" if at else "")),
+                truth=truth,
+                mover=mover,
+                name=f"r{at}",
+            )
+            for at in range(routers)
+        ]
+        self.router = each[0] if routers == 1 else Fleet(each)
         self.engines = {
             spec.name: Engine(spec, self.kernel, self.router, random.Random(f"{seed}:{spec.name}")) for spec in cluster.engines
         }
+        self.leases = None if leases is None else Leases(self.engines.values(), leases, [router.name for router in each])
         self.records: dict[str, RequestRecord] = {}
         self._workload, self._policy, self._seed, self._progress = workload, policy, seed, progress
         self._followers: dict[str, list[TraceRequest]] = defaultdict(list)
 
     def run(self) -> Outcome:
         """Simulate until the last request has ended."""
-        self.router.connect(self.engines, self.network)
+        self.router.connect(self.engines, self.network, self.leases)
         open_loop = [request for request in self._workload.requests if not request.after]
         for request in self._workload.requests:
             if request.after:

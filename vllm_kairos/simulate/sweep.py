@@ -81,6 +81,7 @@ def make_simulation(cell: Cell, workload: Workload, progress: Callable[[int], No
         seed=cell.seed,
         truth=built.truth,
         mover=built.mover,
+        leases=built.leases,
         progress=progress,
     )
 

@@ -4,6 +4,7 @@ from vllm_kairos.core.lease.capacity import Load, capacity
 from vllm_kairos.core.lease.ledger import LeaseLedger
 from vllm_kairos.core.lease.lengths import OutputLengths
 from vllm_kairos.core.lease.revocation import Turned, turned
+from vllm_kairos.core.lease.settings import LeaseSettings
 from vllm_kairos.core.lease.terms import NOTHING, Lease, LeaseGone, NodeLease, Share
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Lease",
     "LeaseGone",
     "LeaseLedger",
+    "LeaseSettings",
     "Load",
     "NodeLease",
     "OutputLengths",

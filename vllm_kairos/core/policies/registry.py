@@ -17,12 +17,14 @@ from vllm_kairos.core.policies.oracle import Oracle
 from vllm_kairos.core.policies.routing import Routing
 from vllm_kairos.core.policies.static_length import StaticLength
 from vllm_kairos.core.policies.static_queue import StaticQueue
-from vllm_kairos.core.policy import ExplainingPolicy
+from vllm_kairos.core.policy import ExplainingPolicy, Policy
 from vllm_kairos.core.settings import DecisionSettings
 from vllm_kairos.errors import ConfigError
 
 POLICIES_NEEDING_TRUTH = frozenset({"oracle"})
 """Those that decide on the cluster's true state: a simulator has it, a router does not."""
+
+_POLICIES_SPENDING_LEASES = frozenset({"crossflow"})
 
 _Number = Callable[[str, str], float]
 
@@ -58,6 +60,11 @@ def make_policy(
     if prefill_model is None or decode_model is None:
         raise ConfigError(f"policy {spec!r} needs a latency profile, got none")
     return entry.build(routing, SafeLocals(decode_model, settings))
+
+
+def spends_leases(policy: Policy) -> bool:
+    """Whether decode nodes are to know a router with `policy`, and set a share of their leases aside for it."""
+    return policy.name in _POLICIES_SPENDING_LEASES
 
 
 def check_spec(spec: str) -> None:
