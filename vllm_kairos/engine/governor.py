@@ -121,7 +121,8 @@ class StepGovernor:
         self._ended_s = now_s
         self._steps += 1
         if self._steps % _STEPS_PER_LOOK == 0 and (drift := self._governor.new_drift()) is not None:
-            logger.warning("Steps take %.2f times what the governor's profile predicts; consider a new profile.", drift)
+            advice = "consider a new one, as kairos profile --from-log fits to recorded steps"
+            logger.warning("Steps take %.2f times what the governor's profile predicts; %s.", drift, advice)
 
     def preempted(self, request_id: str) -> None:
         """`request_id` lost its place."""
