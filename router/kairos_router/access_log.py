@@ -34,6 +34,7 @@ class AccessRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     prefill_leg_s: float | None = None
     decode_leg_s: float | None = None
     retries: int = 0
+    lease_gone: str = ""  # why a decode node did not admit it under its lease
     error: str = ""  # one of our own words, or a one-line detail without the body
 
 

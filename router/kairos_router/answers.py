@@ -102,6 +102,16 @@ def error_status(raw: bytes) -> int:
     return code if isinstance(code, int) and 400 <= code < 600 else 500
 
 
+def error_message(raw: bytes) -> str:
+    """The text of an error object, "" where it has none."""
+    try:
+        answer = _DECODER.decode(raw)
+    except _UNREADABLE:
+        return ""
+    message = answer.error.get("message") if isinstance(answer.error, dict) else None
+    return message if isinstance(message, str) else ""
+
+
 def strip_kv_params(raw: bytes) -> bytes:
     """Drop `kv_transfer_params` from a JSON answer; the same bytes when it has none.
 

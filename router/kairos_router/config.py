@@ -283,8 +283,8 @@ def _deflect(values: Mapping[str, Any]) -> DeflectSettings:
     prefill_profile = values["prefill_profile"] or values["profile"]
     decode_profile = values["decode_profile"] or values["profile"]
     policy = values["deflect_policy"] or ("kairos" if prefill_profile and decode_profile else "never")
-    if policy == "kairos" and not (prefill_profile and decode_profile):
-        raise ConfigError("--profile must be given for --deflect-policy kairos, got none")
+    if policy in ("kairos", "crossflow") and not (prefill_profile and decode_profile):
+        raise ConfigError(f"--profile must be given for --deflect-policy {policy}, got none")
     candidates: tuple[int, ...] = values["deflect_chunk_candidates"]
     return DeflectSettings(
         policy=policy,

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from vllm_kairos.wire.refusal import LEASE_GONE_STATUS, refusal_reason
+
 
 class Leg(StrEnum):
     """Which server a request to it serves; also the `leg` label of the metrics."""
@@ -30,6 +32,7 @@ class Failure(StrEnum):
     FAULTY_ANSWER = "faulty-answer"  # 200 with an error object, an abort, or no handle
     HANDLE_EXPIRED = "handle-expired"  # older than the KV lease less its margin
     ENGINE_RESTARTED = "engine-restarted"  # the engine that holds the KV is gone
+    LEASE_GONE = "lease-gone"  # the server did not begin with it: its lease is used up, over or revoked
 
 
 class Action(StrEnum):
@@ -42,6 +45,7 @@ class Action(StrEnum):
     END_STREAM = "end-stream"  # an SSE error event and close, or an aborted body
     OTHER_PAIR = "other-pair"  # decide again, once, and avoid this pair of servers for a while; then answer
     PREFILL_AGAIN = "prefill-again"  # decide again; no server is left out
+    TAKE_PREFILL = "take-prefill"  # no lease again: the prefill path, else what --prefill-unavailable allows
 
 
 class Fate(StrEnum):
@@ -82,6 +86,7 @@ _RULES: Mapping[tuple[Leg, Failure], Rule] = {
     (Leg.DECODE, Failure.FAULTY_ANSWER): Rule(action=Action.ANSWER, node_fault=True),
     (Leg.DECODE, Failure.HANDLE_EXPIRED): Rule(action=Action.PREFILL_AGAIN, node_fault=False),
     (Leg.DECODE, Failure.ENGINE_RESTARTED): Rule(action=Action.PREFILL_AGAIN, node_fault=False),
+    (Leg.DECODE, Failure.LEASE_GONE): Rule(action=Action.TAKE_PREFILL, node_fault=False),
 }
 
 _UNAVAILABLE_STATUSES = frozenset({502, 503, 504})
@@ -95,6 +100,11 @@ def rule(leg: Leg, failure: Failure) -> Rule:
 def rules() -> Mapping[tuple[Leg, Failure], Rule]:
     """The whole table, for documentation and tests."""
     return _RULES
+
+
+def of_refusal(status: int, message: str) -> str | None:
+    """Why a server did not admit a request under its lease, None where its error says something else."""
+    return refusal_reason(message) if status == LEASE_GONE_STATUS else None
 
 
 def of_status(status: int, *, leg: Leg, rewritten: bool = False) -> Failure | None:

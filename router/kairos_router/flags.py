@@ -119,7 +119,8 @@ FLAGS: tuple[Flag, ...] = (
     # deflection
     Flag(name="--deflect-policy", group="deflection", parse=values.policy_spec, metavar="POLICY",
          help="never, always, static-length:N (alias threshold:N), static-queue:N, dynamo-isl[:TOKENS[:RATIO]], "
-              "dynamo-load[:FRACTION], llmd-noncached[:TOKENS] or kairos (alias predictive); "
+              "dynamo-load[:FRACTION], llmd-noncached[:TOKENS], kairos (alias predictive) or crossflow (as kairos, "
+              "but as much as the decode nodes' leases cover); "
               "unless given: kairos with a profile, never without"),
     Flag(name="--profile", group="deflection", parse=values.path, metavar="FILE",
          help="latency profile of both roles, written by `kairos profile`"),

@@ -69,6 +69,7 @@ class Story:
     usage: Usage | None = None
     leg_s: dict[Leg, float] = field(default_factory=dict)
     retries: int = 0
+    lease_gone: str = ""  # why a decode node did not admit it under its lease, the last time
     answered: bool = False  # the whole answer went out, whatever becomes of the connection afterwards
     error: str = ""
     span: Span | None = None  # None: not traced
@@ -83,6 +84,7 @@ class LegFailed(KairosError):
         self.leg = leg
         self.worker = worker
         self.failure = failure
+        self.detail = detail
         self.answer = answer
 
 
@@ -102,6 +104,7 @@ class Job:
     left_out: set[str] = field(default_factory=set)  # workers that failed this request
     prefill_given_up: bool = False  # no prefill server gets another leg of it
     pair_failed: bool = False  # KV did not arrive once
+    lease_refused: bool = False  # a decode node did not admit it under its lease once
 
     @property
     def attempt_id(self) -> str:

@@ -86,6 +86,7 @@ def _record(story: Story, status: int, duration_s: float, arrived: datetime) -> 
         prefill_leg_s=story.leg_s.get(Leg.PREFILL),
         decode_leg_s=story.leg_s.get(Leg.DECODE),
         retries=story.retries,
+        lease_gone=story.lease_gone,
         error=story.error,
         **_decided(decision),  # type: ignore[arg-type]
     )

@@ -1,6 +1,7 @@
 """Sends one leg to one server and turns whatever happens into a result or a LegFailed."""
 
 from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from types import TracebackType
 
 from kairos_router import answers, failures, headers, payload, tracing
@@ -10,11 +11,20 @@ from kairos_router.handles import Handle, HandleBook
 from kairos_router.job import Job, LegFailed, Sink
 from kairos_router.metrics import RouterMetrics
 from kairos_router.registry import Worker, WorkerRegistry
+from kairos_router.relay import failure_of
 from kairos_router.tracing import Span
 from kairos_router.upstream import Answer, Call, ServerAnswer, Upstream, UpstreamFailure
 from vllm_kairos.errors import RequestError
 
 Take = Callable[[Answer], Awaitable[None]]
+
+
+class Carries(Enum):
+    """What a decode leg's body has beside what the client sent."""
+
+    NOTHING = auto()  # or a chunk schedule alone
+    HANDLE = auto()  # of KV to pull
+    CLAIM = auto()  # on the server's lease
 
 
 class Legs:
@@ -52,11 +62,8 @@ class Legs:
                 raise LegFailed(Leg.PREFILL, worker.name, failure.failure, failure.detail) from failure
             return self._handle(job, worker, node_id, whole)
 
-    async def decode(self, job: Job, node_id: str, body: bytes, sink: Sink, take: Take, *, pulls: bool) -> None:
-        """Have `take` pass the answer on to `sink`, once its status is a success; raises LegFailed.
-
-        `pulls`: the body carries a KV handle.
-        """
+    async def decode(self, job: Job, node_id: str, body: bytes, sink: Sink, take: Take, carries: "Carries") -> None:
+        """Have `take` pass the answer on to `sink`, once its status is a success; raises LegFailed."""
         worker, rank = self._resolve(Leg.DECODE, node_id)
         with self._tracked(job, Leg.DECODE, worker) as span:
             call = self._call(job, Leg.DECODE, worker, rank, body, span)
@@ -65,7 +72,7 @@ class Legs:
                     await _check_decode(answer)
                     await take(answer)
             except UpstreamFailure as failure:
-                kind = _decode_failure(failure.failure, started=sink.started, pulls=pulls)
+                kind = _decode_failure(failure.failure, carries, started=sink.started)
                 raise LegFailed(Leg.DECODE, worker.name, kind, failure.detail, failure.answer) from failure
 
     def _resolve(self, leg: Leg, node_id: str) -> tuple[Worker, int | None]:
@@ -145,16 +152,17 @@ class _Tracked:
 
 
 async def _check_decode(answer: Answer) -> None:
-    failure = failures.of_status(answer.status, leg=Leg.DECODE)
-    if failure is None:
+    if failures.of_status(answer.status, leg=Leg.DECODE) is None:
         return
     whole = ServerAnswer(status=answer.status, headers=answer.headers, body=await answer.read())
-    raise UpstreamFailure(failure, f"status {answer.status}", whole)
+    raise failure_of(whole, f"status {answer.status}")
 
 
-def _decode_failure(failure: Failure, *, started: bool, pulls: bool) -> Failure:
+def _decode_failure(failure: Failure, carries: Carries, *, started: bool) -> Failure:
     if failure is Failure.BROKEN and not started:
         return Failure.RESET
-    if failure is Failure.SERVER_ERROR and pulls:
+    if failure is Failure.SERVER_ERROR and carries is Carries.HANDLE:
         return Failure.KV_LEG_ERROR
+    if failure is Failure.LEASE_GONE and carries is not Carries.CLAIM:
+        return Failure.CLIENT_ERROR  # nothing that this router asked for
     return failure

@@ -7,15 +7,17 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from kairos_router.breaker import BreakerState
 from kairos_router.compat_metrics import CompatMetrics
-from kairos_router.failures import Leg
+from kairos_router.failures import Failure, Leg
 from kairos_router.registry import Worker
 from kairos_router.tallies import CounterTally, GaugeTally, HistogramTally
 from vllm_kairos.core.decision import Assign, Decision
+from vllm_kairos.core.lease import LeaseGone
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.shapes import Route
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 MAX_MODEL_NAMES = 1000
+_NO_FAULTS = frozenset({"ok", "cancelled", Failure.LEASE_GONE})
 MAX_LABEL_CHARS = 256
 
 _TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 10, 20, 40, 80, 160)
@@ -112,6 +114,10 @@ class RouterMetrics:
         """A prefill server holds KV that no decode server will pull before its lease ends."""
         self._stranded.labels(cause).inc()
 
+    def lease_gone(self, node_id: str, reason: str) -> None:
+        """A decode node did not admit a deflected request under its lease; the request took another path."""
+        self._leases_gone.labels(node_id, reason if reason in _LEASE_REASONS else "other").inc()
+
     def error(self, kind: str) -> None:
         """A request failed; `kind` is one of our own words."""
         self._errors.labels(kind).inc()
@@ -132,7 +138,7 @@ class RouterMetrics:
         self._leg_seconds.labels(leg, worker.name).observe(seconds)
         self._leg_outcomes.labels(leg, worker.name, outcome).inc()
         if self._compat:
-            self._compat.leg_finished(leg, worker, failed=outcome not in ("ok", "cancelled"))
+            self._compat.leg_finished(leg, worker, failed=outcome not in _NO_FAULTS)
 
     def stream_error(self, worker: Worker) -> None:
         """A stream broke after bytes had gone to the client."""
@@ -233,6 +239,7 @@ class RouterMetrics:
             "model_name",
         )
         self._rejections = self._counter("rejections_total", "Requests that no node took", "reason", "model_name")
+        self._leases_gone = self._counter("leases_gone_total", "Deflections that no lease covered any more", "node", "reason")
         self._errors = self._counter("errors_total", "Requests that failed", "kind")
         self._stranded = self._counter("stranded_kv_total", "Prefills whose KV nobody pulls", "cause")
         self._transfers_skipped = self._counter("transfers_skipped_total", "KV transfers that deflection made needless", "node")
@@ -266,6 +273,8 @@ class RouterMetrics:
         self._node_gauges = {name: self._gauge(f"node_{name}", text, "node", "role") for name, text in _NODE_TEXTS.items()}
 
 
+_LEASE_REASONS = frozenset(LeaseGone)
+
 _NODE_TEXTS = {
     "running_decodes": "Running decodes",
     "kv_blocks_free": "Free KV blocks",
@@ -273,6 +282,7 @@ _NODE_TEXTS = {
     "queued_prefill_tokens": "Prompt tokens queued or running",
     "remote_kv_requests": "Requests waiting for remote KV",
     "deflected_prefills": "Deflected prefills under way",
+    "lease_prefill_tokens": "Prefill tokens left of this router's share of the node's lease",
     "accepting": "1 while the node takes new requests",
     "stale": "1 while no report came in time",
     "state_age_seconds": "Age of the last report",
@@ -287,6 +297,7 @@ def _node_values(node: NodeState, now_s: float) -> dict[str, float]:
         "queued_prefill_tokens": node.queued_prefill_tokens,
         "remote_kv_requests": node.remote_kv_requests,
         "deflected_prefills": node.deflected_prefills,
+        "lease_prefill_tokens": 0 if node.lease is None else node.lease.share.prefill_tokens,
         "accepting": node.accepting,
         "stale": node.stale,
         "state_age_seconds": max(0.0, now_s - node.observed_at_s),

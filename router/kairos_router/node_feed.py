@@ -19,6 +19,7 @@ from vllm_kairos.core.shapes import BatchShape
 from vllm_kairos.errors import StateError, WireError
 from vllm_kairos.wire.codec import STATE_TOPIC, StateDecoder
 from vllm_kairos.wire.messages import NodeStateMessage, StepSample
+from vllm_kairos.wire.routers import router_topic
 
 _LOG = logging.getLogger(__name__)
 _REASONS = (
@@ -200,9 +201,13 @@ class FeedIntake:
 
 
 class FeedSubscriber:
-    """One SUB socket per worker, so that an address speaks for its own worker alone."""
+    """One SUB socket per worker, so that an address speaks for its own worker alone.
 
-    def __init__(self, intake: FeedIntake, now_s: Callable[[], float]) -> None:
+    With a `router_id` it also subscribes to that, which is how a node knows who spends its leases.
+    """
+
+    def __init__(self, intake: FeedIntake, now_s: Callable[[], float], router_id: str = "") -> None:
+        self._topics = (STATE_TOPIC, router_topic(router_id)) if router_id else (STATE_TOPIC,)
         self._intake = intake
         self._now_s = now_s
         self._context = zmq.asyncio.Context()
@@ -235,7 +240,8 @@ class FeedSubscriber:
     async def _read(self, worker_name: str, endpoints: tuple[str, ...]) -> None:
         socket = self._context.socket(zmq.SUB)
         try:
-            socket.setsockopt(zmq.SUBSCRIBE, STATE_TOPIC)
+            for topic in self._topics:
+                socket.setsockopt(zmq.SUBSCRIBE, topic)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
             for endpoint in endpoints:
                 socket.connect(endpoint)

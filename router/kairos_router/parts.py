@@ -52,6 +52,7 @@ class Parts:
     drain: Drain
     keys: KeyCheck | None
     clock: Callable[[], float]
+    router_id: str
 
     def app(self, admin: WorkerAdmin) -> web.Application:
         """The application that clients and operators talk to."""
@@ -105,15 +106,19 @@ def build_parts(
     clock: Callable[[], float],
     tokenizer: PromptTokenizer | None = None,
     tracer: Tracer | None = None,
+    router_id: str = "",
 ) -> Parts:
-    """Build a router; nothing is started and no worker is registered."""
+    """Build a router; nothing is started and no worker is registered.
+
+    `router_id` is the name under which nodes know it, of no other process, "" where it spends no leases.
+    """
     shared = _share(config, view, upstream, clock)
     metrics, workers = shared.metrics, shared.workers
     tokens = TokenCounter(config.tokens, tokenizer)
     placement = Placement(policy=policy, view=view, workers=workers, metrics=metrics, clock=clock)
     releaser = HandleReleaser(upstream=upstream, metrics=metrics, pick_decode=placement.pick_decode, api_key=config.api_key)
     intake = Intake(tokens=tokens, workers=workers, deflect=config.deflect)
-    router = _router(shared, intake, placement, releaser)
+    router = _router(shared, intake, placement, releaser, router_id)
     drain = Drain()
     ledger = Ledger(metrics=metrics, access_log=access_log, clock=clock, tracer=tracer)
     return Parts(
@@ -133,6 +138,7 @@ def build_parts(
         drain=drain,
         keys=shared.keys,
         clock=clock,
+        router_id=router_id,
     )
 
 
@@ -152,7 +158,7 @@ def _share(config: RouterConfig, view: View, upstream: Upstream, clock: Callable
     )
 
 
-def _router(shared: _Shared, intake: Intake, placement: Placement, releaser: HandleReleaser) -> Router:
+def _router(shared: _Shared, intake: Intake, placement: Placement, releaser: HandleReleaser, router_id: str) -> Router:
     config = shared.config
     legs = Legs(
         upstream=shared.upstream,
@@ -173,6 +179,7 @@ def _router(shared: _Shared, intake: Intake, placement: Placement, releaser: Han
         metrics=shared.metrics,
         clock=shared.clock,
         settings=FlowSettings(
+            router_id=router_id,
             request_timeout_s=config.limits.request_timeout_s,
             retry=config.retry,
             decision_headers=config.decision_headers,

@@ -157,11 +157,11 @@ def decode_leg(request: ParsedRequest, handle: Mapping[str, Any]) -> bytes:
     return _with_kv_params(request, handle)
 
 
-def deflected_leg(request: ParsedRequest, schedule: ChunkSchedule | None) -> bytes:
-    """What the client sent plus the chunk schedule, and no remote-prefill parameter."""
+def deflected_leg(request: ParsedRequest, schedule: ChunkSchedule | None, claim: params.LeaseClaim | None = None) -> bytes:
+    """What the client sent plus the chunk schedule and the lease it is spent from, and no remote-prefill parameter."""
     if schedule is None:
         return request.raw if request.clean else msgspec.json.encode(_without_forbidden(request.body))
-    return _with_kv_params(request, {params.PARAMS_KEY: params.encode(schedule.batch_tokens())})
+    return _with_kv_params(request, {params.PARAMS_KEY: params.encode(schedule.batch_tokens(), claim)})
 
 
 def release_leg(handle: Mapping[str, Any]) -> bytes:

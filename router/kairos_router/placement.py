@@ -11,7 +11,7 @@ from kairos_router.job import Job, LegFailed
 from kairos_router.metrics import RouterMetrics
 from kairos_router.pairs import PairBackoff
 from kairos_router.registry import Worker, WorkerRegistry
-from vllm_kairos.core.decision import Assign, Decision, Reject, RejectReason
+from vllm_kairos.core.decision import Assign, Decision, Reason, Reject, RejectReason
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policy import Policy
 from vllm_kairos.core.shapes import Route
@@ -54,6 +54,8 @@ class Placement:
         now_s = self._clock()
         nodes = self._usable(job, self._view.nodes(now_s))
         decision = self._place_handle(job, nodes) or self._choose(job, nodes, now_s)
+        if job.lease_refused and isinstance(decision, Reject) and decision.reason is RejectReason.NO_PREFILL_NODE:
+            decision = self._without_prefill(job, nodes, now_s)
         job.story.decision = decision
         self._metrics.decision(decision, job.request.model)
         if isinstance(decision, Reject):
@@ -63,6 +65,11 @@ class Placement:
     def force_local(self, job: Job, failed: LegFailed) -> None:
         """Have the next attempt run on a decode node whole; the failure becomes the decision's reason."""
         job.shape = replace(job.shape, forced_route=Route.LOCAL, forced_reason=_DECODE_ONLY_REASONS[failed.failure])
+
+    def take_prefill(self, job: Job) -> None:
+        """Keep the next attempts on the prefill path, as long as there is one: a node's lease was gone."""
+        job.lease_refused = True
+        job.shape = replace(job.shape, forced_route=Route.REMOTE, forced_reason=Reason.LEASE_GONE)
 
     def avoid_pair(self, job: Job) -> bool:
         """Avoid the pair of the last attempt for a while; False when this request did so before."""
@@ -92,12 +99,16 @@ class Placement:
         first = decision = self._policy.decide(job.shape, nodes, now_s)
         if not isinstance(first, Assign) or not self._avoided(first, now_s):
             return first
-        prefills = {node.node_id for node in nodes if not node.role.decodes}
-        for out in ({first.decode_node}, {str(first.prefill_node)}, prefills):
+        for out in ({first.decode_node}, {str(first.prefill_node)}, _prefill_only(nodes)):
             decision = self._policy.decide(job.shape, _without(nodes, out), now_s)
             if isinstance(decision, Assign) and not self._avoided(decision, now_s):
                 return decision
         return decision
+
+    def _without_prefill(self, job: Job, nodes: Sequence[NodeState], now_s: float) -> Decision:
+        """What the policy makes of it where no prefill node takes it."""
+        shape = replace(job.shape, forced_route=None, forced_reason="")
+        return self._policy.decide(shape, _without(nodes, _prefill_only(nodes)), now_s)
 
     def _avoided(self, decision: Assign, now_s: float) -> bool:
         prefill = decision.prefill_node
@@ -118,7 +129,7 @@ class Placement:
             if able - failed - pinned:
                 out |= able & failed - pinned
         if job.prefill_given_up:
-            out |= {node.node_id for node in nodes if not node.role.decodes}
+            out |= _prefill_only(nodes)
         return out
 
     def _place_handle(self, job: Job, nodes: Sequence[NodeState]) -> Decision | None:
@@ -138,6 +149,10 @@ def _least_loaded(nodes: Iterable[NodeState]) -> NodeState | None:
 
 def _without(nodes: Iterable[NodeState], out: AbstractSet[str]) -> Sequence[NodeState]:
     return [replace(node, accepting=False) if node.node_id in out else node for node in nodes]
+
+
+def _prefill_only(nodes: Iterable[NodeState]) -> set[str]:
+    return {node.node_id for node in nodes if not node.role.decodes}
 
 
 def _first(nodes: Iterable[NodeState]) -> NodeState | None:

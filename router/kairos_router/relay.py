@@ -56,9 +56,8 @@ class Relay:
         if self._sink.started or scanner.error is None:
             return
         status = answers.error_status(scanner.error)
-        failure = failures.of_status(status, leg=Leg.DECODE) or Failure.SERVER_ERROR
         kept = ServerAnswer(status=status, headers={"content-type": "application/json"}, body=scanner.error)
-        raise UpstreamFailure(failure, "error event at the head of a stream", kept)
+        raise failure_of(kept, "error event at the head of a stream")
 
     async def _write(self, answer: Answer, data: bytes) -> None:
         if data:
@@ -81,6 +80,15 @@ class Relay:
 
     def _headers(self, answer: Answer) -> dict[str, str]:
         return {**headers.client_headers(answer.headers, request_id=self._story.request_id), **self._extra}
+
+
+def failure_of(error: ServerAnswer, detail: str) -> UpstreamFailure:
+    """What a decode server's error, before any byte went to the client, says went wrong."""
+    refusal = failures.of_refusal(error.status, answers.error_message(error.body))
+    if refusal is not None:
+        return UpstreamFailure(Failure.LEASE_GONE, refusal, error)
+    failure = failures.of_status(error.status, leg=Leg.DECODE) or Failure.SERVER_ERROR
+    return UpstreamFailure(failure, detail, error)
 
 
 def is_stream(answered: Mapping[str, str]) -> bool:

@@ -13,7 +13,7 @@ from kairos_router.failures import Action, Failure, Fate, Leg
 from kairos_router.handles import Handle, HandleBook
 from kairos_router.intake import Intake
 from kairos_router.job import Incoming, Job, LegFailed, Sink, Story
-from kairos_router.legs import Legs
+from kairos_router.legs import Carries, Legs
 from kairos_router.metrics import RouterMetrics
 from kairos_router.placement import Placement
 from kairos_router.refusal import Refusal
@@ -24,9 +24,10 @@ from kairos_router.sse import error_event
 from kairos_router.time_limit import TimeLimit
 from kairos_router.upstream import Answer
 from vllm_kairos.core.decision import Assign
-from vllm_kairos.core.events import Dispatched, Ended, Event, FirstToken, PrefillDone
+from vllm_kairos.core.events import Dispatched, Ended, Event, FirstToken, LeaseRefused, PrefillDone
 from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.shapes import Route
+from vllm_kairos.wire.params import LeaseClaim
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,8 +44,9 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSettings:
-    """How long and how often."""
+    """How long and how often; `router_id` is the name under which nodes know this process."""
 
+    router_id: str = ""
     request_timeout_s: float = 1800.0
     retry: RetrySettings = field(default_factory=RetrySettings)
     decision_headers: bool = False
@@ -115,22 +117,28 @@ class Router:
         extra = headers.of_decision(decision) if self._settings.decision_headers else {}
         relay = Relay(job.story, sink, extra, lambda: self._text_arrived(job, decision))
         job.handle_sent = True
-        pulls = job.handle is not None
+        carries = Carries.HANDLE if job.handle is not None else Carries.NOTHING
+        if decision.claim is not None:
+            carries = Carries.CLAIM
 
         async def pass_on(answer: Answer) -> None:
             job.handle = None  # D has it; it frees P whatever becomes of the request
             await relay.pass_on(answer)
 
-        await self._legs.decode(job, decision.decode_node, body, sink, pass_on, pulls=pulls)
+        await self._legs.decode(job, decision.decode_node, body, sink, pass_on, carries)
 
     async def _decode_body(self, job: Job, decision: Assign) -> bytes:
         if decision.route is Route.LOCAL or decision.prefill_node is None:
-            return payload.deflected_leg(job.request, decision.schedule)
+            return payload.deflected_leg(job.request, decision.schedule, self._claim(decision))
         if job.handle is None:
             job.handle, job.handle_sent = await self._legs.prefill(job, decision.prefill_node), False
         self._view.apply(PrefillDone(job.attempt_id, self._clock()))
         self._check_handle(job, job.handle)
         return payload.decode_leg(job.request, job.handle.params)
+
+    def _claim(self, decision: Assign) -> LeaseClaim | None:
+        claim = decision.claim
+        return None if claim is None else LeaseClaim(id=claim.lease_id, router=self._settings.router_id)
 
     def _check_handle(self, job: Job, handle: Handle) -> None:
         objection = self._handles.objection(handle, self._clock())
@@ -141,6 +149,9 @@ class Router:
     async def _recover(self, job: Job, failed: LegFailed, sink: Sink) -> bool:
         """Do what the rules say; True when the client has its answer, False to try again."""
         rule = failures.rule(failed.leg, failed.failure)
+        if rule.action is Action.TAKE_PREFILL:
+            await self._take_prefill(job, failed)
+            return False
         _LOG.warning("request %s: %s: %s", job.incoming.request_id, failed, rule.action)
         job.story.error = f"{failed.leg}-{failed.failure}"
         self._metrics.error(job.story.error)
@@ -148,7 +159,10 @@ class Router:
         if sink.started:
             await self._end_stream(job, failed, sink)
             return True
-        match rule.action:
+        return await self._act(rule.action, job, failed, sink)
+
+    async def _act(self, action: Action, job: Job, failed: LegFailed, sink: Sink) -> bool:
+        match action:
             case Action.ANSWER:
                 await self._pass_answer(job, failed, sink)
                 return True
@@ -167,6 +181,17 @@ class Router:
                 job.left_out.add(failed.worker)
                 await self._before_retry(job, failed, wait=True)
         return False
+
+    async def _take_prefill(self, job: Job, failed: LegFailed) -> None:
+        """The node did not begin with it, so nothing failed; where no prefill node is left it may come to this again."""
+        decision, again = job.story.decision, job.lease_refused
+        if isinstance(decision, Assign) and decision.claim is not None:
+            self._view.apply(LeaseRefused(decision.decode_node, decision.claim.lease_id))
+        job.story.lease_gone = failed.detail
+        self._metrics.lease_gone(failed.worker, failed.detail)
+        self._placement.take_prefill(job)
+        if again:
+            await self._before_retry(job, failed, wait=True)
 
     async def _before_retry(self, job: Job, failed: LegFailed, *, wait: bool) -> None:
         if job.story.retries >= self._settings.retry.max_retries:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import aiohttp
 from aiohttp import web
@@ -27,7 +28,7 @@ from kairos_router.registry import Worker, default_name
 from kairos_router.selection import select
 from kairos_router.tokenizer import load_tokenizer
 from vllm_kairos.core.node import Role
-from vllm_kairos.core.policies.registry import make_policy
+from vllm_kairos.core.policies.registry import make_policy, spends_leases
 from vllm_kairos.core.policy import Policy
 from vllm_kairos.core.settings import DecisionSettings
 from vllm_kairos.core.view import ClusterView
@@ -131,6 +132,11 @@ def build_policy(config: RouterConfig, profiles: Profiles) -> Policy:
     return select(policy, prefill_rule=deflect.prefill_policy, decode_rule=deflect.decode_policy)
 
 
+def new_router_id() -> str:
+    """A name that no other process has: each spends its own share of a lease, also of one router's several processes."""
+    return uuid4().hex
+
+
 def open_tracer(endpoint: str) -> "OtelTracer":
     """Begin to export spans; raises ConfigError where the packages are missing."""
     try:
@@ -192,10 +198,12 @@ async def _running(inputs: Inputs, access_log: AccessLog, clock: Callable[[], fl
         if tracer is not None:
             stack.push_async_callback(tracer.close)
         view = ClusterView(stale_after_s=config.feed.stale_after_s)
+        policy = build_policy(config, profiles)
         parts = build_parts(
             config,
             view=view,
-            policy=build_policy(config, profiles),
+            policy=policy,
+            router_id=new_router_id() if spends_leases(policy) else "",
             upstream=await stack.enter_async_context(HttpUpstream()),
             access_log=access_log,
             clock=clock,
@@ -220,6 +228,7 @@ def _fleet(inputs: Inputs, parts: Parts, session: aiohttp.ClientSession) -> Flee
         registry=parts.workers,
         metrics=parts.metrics,
         key=inputs.key,
+        router_id=parts.router_id,
         models={role: profile.step_model for role, profile in given.items() if profile},
     )
 
@@ -231,7 +240,7 @@ def _fleet(inputs: Inputs, parts: Parts, session: aiohttp.ClientSession) -> Flee
     fleet = Fleet(
         registry=parts.workers,
         prober=Prober(session, timeout_s=config.health.timeout_s, api_key=config.api_key),
-        subscriber=FeedSubscriber(intake, parts.clock),
+        subscriber=FeedSubscriber(intake, parts.clock, router_id=parts.router_id),
         breakers=parts.breakers,
         metrics=parts.metrics,
         health=config.health,

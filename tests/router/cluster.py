@@ -168,7 +168,7 @@ async def cluster(
     keepalive_s: float = 75.0,
     **changes: Any,
 ) -> AsyncIterator[Cluster]:
-    """Run stub servers and a router over them; `changes` are RouterConfig fields, and `tracer`."""
+    """Run stub servers and a router over them; `changes` are RouterConfig fields, and more that `router_over` takes."""
     async with AsyncExitStack() as stack:
         stub_p = [await stack.enter_async_context(running(script, keepalive_s=keepalive_s)) for script in prefill]
         stub_d = [await stack.enter_async_context(running(script, keepalive_s=keepalive_s)) for script in decode]
@@ -177,19 +177,24 @@ async def cluster(
 
 @asynccontextmanager
 async def router_over(
-    prefill: list[Stub], decode: list[Stub], tracer: Tracer | None = None, **changes: Any
+    prefill: list[Stub],
+    decode: list[Stub],
+    tracer: Tracer | None = None,
+    view: Any = None,
+    policy: Any = None,
+    router_id: str = "",
+    **changes: Any,
 ) -> AsyncIterator[Cluster]:
-    """Run a router over stubs that run already."""
+    """Run a router over stubs that run already; `view` and `policy` replace the simple ones."""
     settings = {"retry": QUICK, "limits": LimitSettings(), **changes}
     config = RouterConfig(
         prefill=tuple(PrefillTarget(url=stub.url) for stub in prefill), decode=tuple(stub.url for stub in decode), **settings
     )
-    view, policy, log = OpenView(), TwoLegs(), BytesIO()
+    view, policy, log = view or OpenView(), policy or TwoLegs(), BytesIO()
     async with AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(HttpUpstream())
-        parts = build_parts(
-            config, view=view, policy=policy, upstream=upstream, access_log=AccessLog(log), clock=monotonic, tracer=tracer
-        )
+        given = {"view": view, "policy": policy, "tracer": tracer, "router_id": router_id}
+        parts = build_parts(config, upstream=upstream, access_log=AccessLog(log), clock=monotonic, **given)
         for role, stubs in ((Role.PREFILL, prefill), (Role.DECODE, decode)):
             for stub in stubs:
                 parts.workers.add(Worker(name=stub.name, role=role, url=stub.url))
@@ -215,7 +220,7 @@ async def router_over(
             door=door,
         )
         await parts.releaser.settle()
-    assert not view.open, "a reservation was not released"
+    assert not (view.open if isinstance(view, OpenView) else view.tracked_requests), "a reservation was not released"
 
 
 async def until(holds: Callable[[], bool], limit_s: float = 20.0) -> None:

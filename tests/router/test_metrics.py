@@ -36,6 +36,7 @@ def exercised(*, compat: bool = False) -> RouterMetrics:
     metrics.transfers_skipped("d0", 1, 100)
     metrics.malformed_schedules("d0", 1)
     metrics.stranded_kv("release-failed")
+    metrics.lease_gone("d0", "spent")
     metrics.error("decode-reset")
     for leg, worker, outcome in ((Leg.PREFILL, P, "reset"), (Leg.DECODE, D, "ok")):
         metrics.leg_started(leg, worker)
