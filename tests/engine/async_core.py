@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tests.engine.builder import run_model
-from tests.engine.simulated import Arrival, Steps, arriving_request
+from tests.engine.simulated import Arrival, Node, Steps, arriving_request, govern_anew
 
 _LONGEST_S = 3000
 _IN_FLIGHT = 2
@@ -25,7 +25,7 @@ class AsyncCore:
     Ends of transfers are looked for as a step is handed over, as by vLLM's workers.
     """
 
-    def __init__(self, scheduler: Any, mix: Sequence[Arrival]) -> None:
+    def __init__(self, scheduler: Any, mix: Sequence[Arrival], node: Node) -> None:
         self._scheduler, self._mix = scheduler, mix
         self._to_come = deque(sorted(range(len(mix)), key=lambda number: mix[number].at_step))
         self._queue: deque[_InFlight] = deque()
@@ -34,6 +34,7 @@ class AsyncCore:
         self._asked: set[str] = set()
         self._now_s = self._device_free_s = self._quiet = 0
         self._steps: Steps = {}
+        govern_anew(scheduler, node, lambda: float(self._now_s))
 
     def play(self) -> Steps:
         """Run until the last request is gone."""

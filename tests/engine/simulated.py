@@ -2,17 +2,20 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from tests.engine.builder import make_request, remote_params, run_model, schedule_params
+from vllm_kairos.core.governor import Governor, GovernorSettings
 from vllm_kairos.core.linear import DecodeCost, LinearStepModel, PrefillCost
 from vllm_kairos.core.node import Role
 from vllm_kairos.core.schedule_state import ScheduleState
+from vllm_kairos.engine.governor import StepGovernor
 from vllm_kairos.sim.engine import Engine
 from vllm_kairos.sim.engine_spec import EngineSpec
+from vllm_kairos.sim.governed import Governed
 from vllm_kairos.sim.job import Job
 from vllm_kairos.sim.kernel import Kernel
 from vllm_kairos.sim.leap import Leap
@@ -28,6 +31,12 @@ ONE_SECOND = LinearStepModel(
     extra=_NOTHING,
 )
 """Every step takes a second, so that a step's index is its time."""
+PRICED = LinearStepModel(
+    prefill=PrefillCost(fixed_s=0.4, per_token_s=0.02, per_done_token_s=0.0, per_attention_work_s=1e-4),
+    decode=DecodeCost(fixed_s=0.6, per_decode_s=0.02, per_kv_token_s=2e-4),
+    extra=PrefillCost(fixed_s=0.0, per_token_s=0.01, per_done_token_s=0.0, per_attention_work_s=1e-4),
+)
+"""What a governor takes steps for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +69,7 @@ class Node:
     floor_chunk: int = 4
     prefix_caching: bool = False
     async_scheduling: bool = False
+    governor: GovernorSettings | None = None
 
     def spec(self) -> EngineSpec:
         return EngineSpec(
@@ -74,11 +84,14 @@ class Node:
             floor_chunk_tokens=self.floor_chunk,
             prefix_caching=self.prefix_caching,
             async_scheduling=self.async_scheduling,
+            governor=self.governor,
         )
 
     def options(self) -> dict[str, Any]:
         """What `build_scheduler` takes; one block of vLLM's pool is its null block."""
-        kairos = {"max_wait_steps": self.max_wait_steps, "floor_chunk_tokens": self.floor_chunk}
+        kairos: dict[str, Any] = {"max_wait_steps": self.max_wait_steps, "floor_chunk_tokens": self.floor_chunk}
+        if self.governor is not None:
+            kairos["governor"] = {"profile": "a100-llama3-8b", "mode": str(self.governor.mode)}
         if self.default_chunk is not None:
             kairos["default_chunk_tokens"] = self.default_chunk
         return {
@@ -92,11 +105,21 @@ class Node:
         }
 
 
+def govern_anew(scheduler: Any, node: Node, clock: Callable[[], float]) -> None:
+    """Give the scheduler a governor that knows nothing yet, where `node` has one."""
+    if node.governor is not None:
+        governor = Governor(PRICED, node.governor)
+        step_governor = StepGovernor(scheduler, governor, objective=node.governor.objective, tightest_slo_s=0.0, clock=clock)
+        scheduler._kairos_governor = scheduler._kairos_planner._governor = step_governor
+
+
 class _RealRun:
     """Plays a mix on the real scheduler, one synchronous step at a time."""
 
-    def __init__(self, scheduler: Any, mix: Sequence[Arrival]) -> None:
+    def __init__(self, scheduler: Any, mix: Sequence[Arrival], node: Node) -> None:
         self._scheduler, self._mix = scheduler, mix
+        self._now_s = 0.0
+        govern_anew(scheduler, node, lambda: self._now_s)
         self._due: dict[int, set[str]] = defaultdict(set)
         self._pulled: set[str] = set()
         self._sent: dict[int, set[str]] = defaultdict(set)
@@ -107,6 +130,7 @@ class _RealRun:
                 self._scheduler.add_request(arriving_request(f"R{number}", arrival, index))
 
     def step(self, index: int) -> dict[str, int]:
+        self._now_s = float(index)
         output = self._scheduler.schedule()
         if output.preempted_req_ids and not output.num_scheduled_tokens:
             # A step without tokens ends at once; the simulator's takes no time at all.
@@ -115,6 +139,7 @@ class _RealRun:
         self._note_pulls(index)
         pulled, sent = self._due.pop(index, set()), self._sent.pop(index, set())
         answer = run_model(self._scheduler, output, finished_recving=pulled, finished_sending=sent)
+        self._now_s += 1 if output.num_scheduled_tokens else 0
         self._scheduler.update_from_output(output, answer)
         for name in output.num_scheduled_tokens:
             held_steps = self._mix[int(name[1:])].held_steps
@@ -129,10 +154,10 @@ class _RealRun:
         self._pulled |= waiting
 
 
-def real_steps(scheduler: Any, mix: Sequence[Arrival], most: int = 3000) -> Steps:
+def real_steps(scheduler: Any, mix: Sequence[Arrival], node: Node, most: int = 3000) -> Steps:
     """Play `mix` on the real scheduler."""
     steps: Steps = {}
-    run = _RealRun(scheduler, mix)
+    run = _RealRun(scheduler, mix, node)
     last = max(arrival.at_step for arrival in mix)
     for index in range(most):
         run.arrive(index)
@@ -162,6 +187,8 @@ class SteppedEngine(Engine):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.steps: Steps = {}
+        if self.spec.governor is not None:
+            self.governed = Governed(replace(self.spec, model=PRICED), self.spec.governor)
 
     def _may_leap(self) -> bool:
         return self.leaps and super()._may_leap()

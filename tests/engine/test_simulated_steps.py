@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from tests.engine.async_core import AsyncCore
 from tests.engine.builder import build_scheduler
 from tests.engine.simulated import Arrival, Node, Steps, first_difference, real_steps, simulated_steps
+from vllm_kairos.core.governor import GovernorMode, GovernorSettings, Objective
 
 Schedulers = Callable[[Node], Any]
 
@@ -34,7 +35,9 @@ def scheduler_of(model: str) -> Iterator[Schedulers]:
     built: dict[Node, Any] = {}
 
     def get(node: Node) -> Any:
-        if node not in built:
+        if node.governor is not None:  # whose other settings each mix brings
+            node = replace(node, governor=GovernorSettings(mode=node.governor.mode))
+        if node not in built or built[node].requests:
             built[node] = build_scheduler(model, **node.options())
         return built[node]
 
@@ -88,7 +91,7 @@ many = settings(max_examples=100, suppress_health_check=[HealthCheck.function_sc
 
 def check(scheduler_of: Schedulers, node: Node, mix: list[Arrival]) -> None:
     scheduler = scheduler_of(node)
-    real = AsyncCore(scheduler, mix).play() if node.async_scheduling else real_steps(scheduler, mix)
+    real = AsyncCore(scheduler, mix, node).play() if node.async_scheduling else real_steps(scheduler, mix, node)
     for leaps in (False, True):
         assert not first_difference(real, simulated_steps(node, mix, leaps=leaps)), f"leaps: {leaps}"
 
@@ -128,7 +131,7 @@ def test_steps_agree_with_async_scheduling_while_an_engine_is_at_work(
 ) -> None:
     """Pulls too, as long as the first request decodes."""
     node, mix = replace(node, async_scheduling=True), [BACKGROUND, *mix]
-    real = AsyncCore(scheduler_of(node), mix).play()
+    real = AsyncCore(scheduler_of(node), mix, node).play()
     last = max(step for step, tokens in real.items() if "R0" in tokens)
     for leaps in (False, True):
         simulated = simulated_steps(node, mix, leaps=leaps)
@@ -137,6 +140,35 @@ def test_steps_agree_with_async_scheduling_while_an_engine_is_at_work(
 
 def _until(steps: Steps, last: int) -> Steps:
     return {step: tokens for step, tokens in steps.items() if step <= last}
+
+
+def governors() -> st.SearchStrategy[GovernorSettings]:
+    """Steps take a second: some objectives are met with time to spare, some are missed after a while or at once."""
+    objectives = (Objective(tbt_s=1.3), Objective(tbt_s=0.9), Objective(tpot_s=1.2), Objective(tpot_s=0.9), Objective(2.0, 1.0))
+    return st.builds(
+        GovernorSettings,
+        mode=st.sampled_from(GovernorMode),
+        objective=st.sampled_from(objectives),
+        starvation_s=st.sampled_from([2.5, 8.5]),
+        floor_tokens=st.just(4),
+        correct=st.just(False),
+    )
+
+
+@given(node=nodes(17, 1000), governor=governors(), mix=mixes)
+@many
+def test_steps_agree_with_a_governor(
+    scheduler_of: Schedulers, node: Node, governor: GovernorSettings, mix: list[Arrival]
+) -> None:
+    check(scheduler_of, replace(node, governor=governor), mix)
+
+
+@given(node=nodes(1000), governor=governors(), mix=st.lists(computed_here(), min_size=1, max_size=8))
+@many
+def test_steps_agree_with_a_governor_and_async_scheduling(
+    scheduler_of: Schedulers, node: Node, governor: GovernorSettings, mix: list[Arrival]
+) -> None:
+    check(scheduler_of, replace(node, governor=governor, async_scheduling=True), mix)
 
 
 families = st.tuples(st.integers(0, 2), st.sampled_from([0, 16, 20, 48, 64, 150]))

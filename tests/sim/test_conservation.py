@@ -6,10 +6,24 @@ from hypothesis import strategies as st
 from tests.sim.clusters import cluster, requests, simulation, workload
 from tests.sim.invariants import Watch
 from vllm_kairos.core.decision import Reject, RejectReason
+from vllm_kairos.core.governor import GovernorMode, GovernorSettings, Objective
 from vllm_kairos.sim.cluster_spec import ClusterSpec
 from vllm_kairos.workload.request import TraceRequest, Workload
 
 POLICIES = ("never", "always", "static-length:60", "kairos")
+
+
+def governors() -> st.SearchStrategy[GovernorSettings | None]:
+    """None at all, or objectives that decodes alone meet, miss after a while, or miss at once."""
+    objectives = (Objective(tbt_s=0.07), Objective(tbt_s=0.03), Objective(tpot_s=0.03), Objective(tbt_s=0.06, tpot_s=0.02))
+    governor = st.builds(
+        GovernorSettings,
+        mode=st.sampled_from(GovernorMode),
+        objective=st.sampled_from(objectives),
+        starvation_s=st.sampled_from([0.01, 1.0]),
+        correct=st.booleans(),
+    )
+    return st.none() | governor
 
 
 def specs() -> st.SearchStrategy[ClusterSpec]:
@@ -24,6 +38,7 @@ def specs() -> st.SearchStrategy[ClusterSpec]:
         default_chunk_tokens=st.sampled_from([None, 16, 100]),
         max_wait_steps=st.integers(0, 3),
         async_scheduling=st.booleans(),
+        governor=governors(),
     )
 
 
@@ -43,6 +58,8 @@ def loads(draw: st.DrawFn) -> Workload:
                 output_tokens=draw(st.integers(1, 50)),
                 block_hashes=hashes,
                 block_tokens=32 if hashes else 0,
+                tbt_slo_s=draw(st.sampled_from([None, None, 0.04])),
+                tpot_slo_s=draw(st.sampled_from([None, None, 0.02])),
             )
         )
     return workload(items)

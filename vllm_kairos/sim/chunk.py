@@ -1,5 +1,6 @@
 """What a step computes of prompts."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from vllm_kairos.core.latency import PrefillTotals
@@ -13,7 +14,7 @@ class Chunk(NamedTuple):
     tokens: int
 
 
-def totals_of(chunks: list[Chunk]) -> PrefillTotals:
+def totals_of(chunks: Sequence[Chunk]) -> PrefillTotals:
     """Features of one step's chunks; each job's computed tokens count its chunk already."""
     tokens = done = 0
     work = 0.0

@@ -5,15 +5,15 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from math import exp
 
 from vllm_kairos.core.gap_cause import Cause
 from vllm_kairos.core.node import NodeState
-from vllm_kairos.sim.chunk import Chunk, totals_of
+from vllm_kairos.sim.chunk import Chunk
 from vllm_kairos.sim.decodes import DecodeGroup
 from vllm_kairos.sim.engine_listener import EngineListener
 from vllm_kairos.sim.engine_spec import EngineSpec
 from vllm_kairos.sim.engine_state import node_state
+from vllm_kairos.sim.governed import governed
 from vllm_kairos.sim.inbox import JOB_LAG, KV_LAG, LOAD_LAG, Inbox
 from vllm_kairos.sim.job import Job
 from vllm_kairos.sim.kernel import STEP_END, Kernel
@@ -21,6 +21,7 @@ from vllm_kairos.sim.kv_pool import KvPool
 from vllm_kairos.sim.leap import Leap
 from vllm_kairos.sim.prefill_plan import PrefillPlan
 from vllm_kairos.sim.step_log import Gaps, StepLog
+from vllm_kairos.sim.step_times import StepTimes
 
 
 class Engine:
@@ -32,7 +33,7 @@ class Engine:
     """
 
     def __init__(self, spec: EngineSpec, kernel: Kernel, listener: EngineListener, rng: random.Random) -> None:
-        self.spec, self.log = spec, StepLog()
+        self.spec, self.log, self.governed = spec, StepLog(), governed(spec)
         self.pool = KvPool(spec.kv_blocks, spec.block_size_tokens, prefix_caching=spec.prefix_caching)
         self.decodes = DecodeGroup(spec.block_size_tokens)
         self.waiting: deque[Job] = deque()
@@ -42,7 +43,7 @@ class Engine:
         self.leap: Leap | None = None
         self.preemptions = 0
         self._running: dict[Job, None] = {}  # decodes and prefills, in the order of admission
-        self._kernel, self._listener, self._rng = kernel, listener, rng
+        self._kernel, self._listener, self._times = kernel, listener, StepTimes(spec, rng)
         self._loads = 0
         self._busy = False  # a step is under way or about to begin
         self._epoch = 0  # a step's end that was scheduled under an earlier one is void
@@ -50,7 +51,7 @@ class Engine:
         self._chunks: list[Chunk] = []
         self._joiners: list[Job] = []  # those whose KV was pulled, in their first step here
         self._inbox = Inbox()
-        self._ended: list[Job] = []  # in the last step, before whose end the next one was composed
+        self.ended: list[Job] = []  # in the last step, before whose end the next one was composed
         self._freed = False  # whether those left something that the step now composed could not have
         self._lag = KV_LAG  # of the loads that the step now composed starts
         self._reserved_blocks = 0  # taken for the decodes' next token before prefills could have them
@@ -68,7 +69,7 @@ class Engine:
 
     @property
     def running_requests(self) -> int:
-        return len(self._running) + len(self._ended)
+        return len(self._running) + len(self.ended)
 
     @property
     def unseen(self) -> tuple[Job, ...]:
@@ -183,6 +184,7 @@ class Engine:
             self._step_began_s, self._step_ended_s = leap.end_s(leap.steps - 1), self._kernel.now_s
             if ahead:
                 self._compose_unaware(leap)
+            self.governed.ended(leap)
             ended, self._deflection_ended = self._deflection_ended, False
             self._listener.step_ended(self, deflection_ended=ended)
         if not (ahead and self._has_step):
@@ -194,13 +196,14 @@ class Engine:
         self._inbox.steps_ended(leap)
         self._inbox.take_seen()
         self._lag = LOAD_LAG
-        self._compose()
+        self._compose(leap.end_s(leap.steps - 1))
         self._lag = KV_LAG
-        self._freed = bool(self._ended)
-        for job in self._ended:
+        self._freed = bool(self.ended)
+        for job in self.ended:
+            self.governed.forget(job)
             if not job.prefill_only:
                 self.pool.release(job)
-        self._ended.clear()
+        self.ended.clear()
 
     def _compose_at_once(self, *, ahead: bool) -> None:
         """Compose a step of what there is; `ahead`: the one that was composed for this time has nothing to do."""
@@ -210,7 +213,7 @@ class Engine:
                 self._inbox.take_seen()
             else:
                 self._inbox.take_all()
-            self._compose()
+            self._compose(self._kernel.now_s)
             # When all was preempted, what the first look kept out of its step may enter the next one.
             if self._has_step or not (self._closed or self._inbox):
                 return
@@ -221,6 +224,7 @@ class Engine:
             del self._running[job]
             self.decodes.leave(job)
             job.last_token_s = self._kernel.now_s
+            self.governed.forget(job)
         left(runs)
 
     @property
@@ -232,6 +236,7 @@ class Engine:
         """Begin the step that was composed and schedule its end; without work the engine is idle."""
         self._busy = self._has_step
         if self._busy:
+            self.governed.begun(self._kernel.now_s, self.decodes, self._joiners, self._chunks)
             self.leap = self._leap()
             self._schedule_end(self.leap.end_s(self.leap.steps))
 
@@ -239,7 +244,8 @@ class Engine:
     def _has_step(self) -> bool:
         return bool(self._chunks or len(self.decodes))
 
-    def _compose(self) -> None:
+    def _compose(self, known_s: float) -> None:
+        self.governed.compose(known_s)
         plan = PrefillPlan(self, self._listener)
         while self.decodes.new_blocks(1) > self.pool.free_blocks:
             self.preempt_latest()
@@ -284,6 +290,7 @@ class Engine:
             self._joiners.remove(job)
         self.pool.release(job)
         job.computed_tokens, job.pulls_kv = 0, False
+        self.governed.forget(job)
         job.preemptions += 1
         self.preemptions += 1
         self.waiting.appendleft(job)
@@ -309,34 +316,24 @@ class Engine:
 
     def _leap(self) -> Leap:
         """The step just composed; without prefill, with all that can follow it unchanged."""
-        decodes, model = self.decodes, self.spec.model
-        now_s, count = self._kernel.now_s, len(decodes)
-        if self._chunks:
-            totals = totals_of(self._chunks)
-            step_s = model.packed_step_s(count, decodes.kv_tokens + totals.done_tokens, totals)
-            return Leap(now_s, step_s * self._factor(), 0.0, 1)
-        first_s = model.latency_s(count, decodes.kv_tokens, 0, 0)
-        if not self._may_leap():
-            return Leap(now_s, first_s * self._factor(), 0.0, 1)
-        second_s = model.latency_s(count, decodes.kv_tokens + count, 0, 0)
-        factor = self._factor()
+        decodes, now_s = self.decodes, self._kernel.now_s
+        if self._chunks or not self._may_leap():
+            return self._times.step(now_s, decodes, self._chunks)
         steps = decodes.steps_within(self.pool.free_blocks + self._reserved_blocks, decodes.steps_to_finish())
-        return Leap(now_s, first_s * factor, (second_s - first_s) * factor, steps)
+        return self._times.run(now_s, decodes, steps)
 
     def _may_leap(self) -> bool:
         """Whether the steps to come are sure to be like this one until an event or the first member's end."""
         if self._closed or self._joiners or self.prefills or self._freed or self._inbox or self.spec.step_noise:
             return False
+        if self.governed.asked:  # a prompt that waits for time is let in after a number of steps
+            return False
         first = next((job for job in self.waiting if job.schedule is not None and not job.pulls_kv), None)
         # One that its chi keeps out is let in after a number of steps: they have to be counted.
         return first is None or first.schedule is None or first.schedule.chi(0) > len(self.decodes)
 
-    def _factor(self) -> float:
-        sigma = self.spec.step_noise
-        noise = exp(self._rng.gauss(0.0, sigma) - sigma * sigma / 2) if sigma else 1.0
-        return self.spec.step_factor * noise
-
     def _finish_step(self, leap: Leap) -> None:
+        self.governed.reached_last(leap, self.decodes)
         self.log.add_steps(leap, len(self.decodes), len(self._joiners), self._chunks)
         self.pool.give_back(self._reserved_blocks)
         self.pool.take(self.decodes.new_blocks(leap.steps))
@@ -394,6 +391,8 @@ class Engine:
 
     def _note_ended(self, job: Job) -> None:
         if self.spec.async_scheduling:
-            self._ended.append(job)
-        elif not job.prefill_only:
+            self.ended.append(job)
+            return
+        self.governed.forget(job)
+        if not job.prefill_only:
             self.pool.release(job)

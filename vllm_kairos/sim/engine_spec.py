@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from vllm_kairos.core.governor import GovernorSettings
 from vllm_kairos.core.latency import StepLatencyModel
 from vllm_kairos.core.node import Role
 from vllm_kairos.errors import SimulationError
@@ -26,6 +27,7 @@ class EngineSpec:
     default_chunk_tokens: int | None = 512  # bounds prefill that nobody planned, but on prefill nodes; None: vLLM's way
     max_wait_steps: int = 8
     floor_chunk_tokens: int = 16
+    governor: GovernorSettings | None = None  # sizes prefill by the decodes' deadlines, with `model` as its profile
     prefix_caching: bool = True
     async_scheduling: bool = False  # whether a step is composed as the one before it begins
     frontend_s: float = 0.0  # API server, tokenizer and input processing, before the engine core sees a request

@@ -1,8 +1,11 @@
 """Which prompts a step carries and how much of each: vLLM's order under Kairos' step plan."""
 
+from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from vllm_kairos.core.governor import BoundedStep, GovernorMode, Prompt
+from vllm_kairos.core.schedule_state import ScheduleState
 from vllm_kairos.core.step_plan import StepPlan
 from vllm_kairos.sim.chunk import Chunk
 from vllm_kairos.sim.job import Job
@@ -16,13 +19,15 @@ class PrefillPlan:
     """The prefill part of the engine's next step; blocks are held and queue entries admitted on the way.
 
     Running prefills come first, then those whose KV was pulled, then the queue in order, as long as
-    slots, blocks and budget last. A prompt whose chi leaves no room is held out and lets those behind it
-    pass. What a step may hold is settled when the plan is made, as in the engine plugin: decodes that
+    slots, blocks and budget last. A prompt whose chi, or the decodes' deadlines, leave no room is held out and
+    lets those behind it pass. What a step may hold is settled when the plan is made, as in the engine plugin: decodes that
     are preempted afterwards leave their tokens unused. Once `preempted` is true, nothing new may enter.
     """
 
     def __init__(self, engine: "Engine", listener: "EngineListener") -> None:
         self._engine, self._listener = engine, listener
+        governor = engine.spec.governor
+        self._mode = GovernorMode.STRICT if governor is None else governor.mode
         # The plan, unlike vLLM, keeps a token for those whose end is not known when it is made.
         self._kept_tokens = engine.running_requests - len(engine.decodes) - len(engine.prefills)
         free_slots = engine.spec.max_running_requests - engine.running_requests
@@ -34,6 +39,7 @@ class PrefillPlan:
         self.preempted = False
         self._chunks: list[Chunk] = []
         self._give_floor(decodes)
+        self._bound(arrivals)
 
     def run(self) -> list[Chunk]:
         """Compose the step's chunks."""
@@ -104,6 +110,9 @@ class PrefillPlan:
             self._turn_away(job)
             return False
         tokens = self._allowance(job)
+        if tokens <= 0:  # the deadlines, which what is cached of it brings nearer
+            self._turn_away(job)
+            return False
         engine.pool.hold(job, job.computed_tokens + tokens)
         if not job.preemptions:
             job.hit_tokens = job.computed_tokens
@@ -117,15 +126,17 @@ class PrefillPlan:
 
     def _forecast_room(self, job: Job) -> bool:
         """Whether `job` is let into the step, after all those asked about before."""
-        schedule, forecast = job.schedule, self._forecast
+        schedule, forecast, done = self._schedule(job), self._forecast, job.computed_tokens
+        spare = max(forecast.spare_tokens, 0)
+        left = self._in_time(forecast, job, min(job.tokens_left, spare) if spare else job.tokens_left)
         if schedule is None:
-            forecast.grant(job, min(job.tokens_left, max(forecast.spare_tokens, 0)), None)
-            return True
-        chi = schedule.chi(job.computed_tokens)
+            forecast.grant(job, min(left, spare), None, done)
+            return left > 0
+        chi = schedule.chi(done)
         room = forecast.room(chi)
-        if room <= 0 and job is not self._step.floor_for:
+        if not left or (room <= 0 and job is not self._step.floor_for):
             return False
-        forecast.grant(job, min(job.tokens_left, max(room, 1)), chi)
+        forecast.grant(job, min(left, max(room, 1)), chi, done, in_time=self._is_in_time(job))
         return True
 
     @property
@@ -135,31 +146,62 @@ class PrefillPlan:
 
     def _allowance(self, job: Job) -> int:
         """Prompt tokens that `job` may take in this step."""
-        schedule = job.schedule
+        schedule = self._schedule(job)
         if schedule is not None:
             room = self._step.room(schedule.chi(job.computed_tokens))
         else:
             room = self._step.spare_tokens if job in self._engine.prefills else self._unplanned_room
         if job is self._step.floor_for:
             room = max(room, min(self._step.floor_tokens, self._unplanned_room))
-        return min(job.tokens_left, room)
+        return self._in_time(self._step, job, min(job.tokens_left, room))
 
     def _grant(self, job: Job, tokens: int) -> None:
-        schedule = job.schedule
-        self._step.grant(job, tokens, None if schedule is None else schedule.chi(job.computed_tokens))
+        schedule, done = self._schedule(job), job.computed_tokens
+        chi = None if schedule is None else schedule.chi(done)
+        self._step.grant(job, tokens, chi, done, in_time=self._is_in_time(job))
         if schedule is not None:
-            schedule.record_chunk(job.computed_tokens)
+            schedule.record_chunk(done)
         self._engine.start_chunk(job, tokens)
         self._chunks.append(Chunk(job, tokens))
+
+    def _schedule(self, job: Job) -> ScheduleState | None:
+        """What bounds the chunks of `job` but deadlines, if anything does."""
+        schedule = job.schedule
+        if schedule is not None and schedule.planned and not self._mode.follows_schedules:
+            return None
+        return schedule
+
+    def _is_in_time(self, job: Job) -> bool:
+        """Whether deadlines bound `job`."""
+        return not job.deflected or self._mode.bounds_scheduled
+
+    def _in_time(self, step: StepPlan, job: Job, tokens: int) -> int:
+        """Of `tokens`, what leaves `step` time to end by the decodes' deadlines, where these bound `job`."""
+        if step.bounded is None or tokens <= 0 or not self._is_in_time(job):
+            return tokens
+        return step.bounded.largest(Prompt(job.computed_tokens, job.tokens_left), tokens)
+
+    def _prompts(self) -> Iterator[Job]:
+        """Those that wait for prefill, in the order in which they get it."""
+        return chain(self._engine.prefills, (job for job in self._engine.waiting if not job.pulls_kv))
+
+    def _bound(self, arrivals: int) -> None:
+        """Ask the governor, if there is one, what the decodes' deadlines leave of the step."""
+        engine = self._engine
+        head = next((job for job in self._prompts() if self._is_in_time(job)), None)
+        kv_tokens = engine.decodes.kv_tokens + sum(job.computed_tokens for job in engine.ended)
+        kv_tokens += sum(job.tokens for job in engine.arrived[:arrivals])
+        bound = engine.governed.bound(head, self._step.decode_tokens, kv_tokens)
+        if bound is not None:
+            self._step.bounded, self._forecast.bounded = BoundedStep(bound), BoundedStep(bound)
 
     def _give_floor(self, decodes: int) -> None:
         """Note the first bounded prefill as overdue when its chi has left it no room for too many steps in a row."""
         engine, step = self._engine, self._step
-        queued = (job for job in engine.waiting if not job.pulls_kv)
-        job = next((job for job in chain(engine.prefills, queued) if job.schedule is not None), None)
-        if job is None or job.schedule is None:
+        found = ((job, schedule) for job in self._prompts() if (schedule := self._schedule(job)) is not None)
+        job, state = next(found, (None, None))
+        if job is None or state is None:
             return
-        state = job.schedule
         if step.room(state.chi(job.computed_tokens)) > 0:
             state.waited_steps = 0
             return

@@ -24,6 +24,7 @@ class TraceRequest:
     """Prompt tokens that each id covers (the last may be cut short by the prompt's end); 0 when there are no ids."""
     ttft_slo_s: float | None = None
     tbt_slo_s: float | None = None
+    tpot_slo_s: float | None = None
     session_id: str = ""
     after: str = ""
     """Closed loop: the request that must end `think_s` before this one arrives."""
@@ -39,7 +40,7 @@ class TraceRequest:
         self._check_blocks()
 
     def _check_objectives(self) -> None:
-        for name in ("ttft_slo_s", "tbt_slo_s"):
+        for name in ("ttft_slo_s", "tbt_slo_s", "tpot_slo_s"):
             value = getattr(self, name)
             self._require(name, value is None or (isfinite(value) and value > 0), "a finite number > 0")
 
