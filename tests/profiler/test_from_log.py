@@ -1,11 +1,14 @@
 """From recorded steps to a profile: a known law comes back, and what does not give a profile is refused by name."""
 
 import random
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from tests.profiler.recorded import EXAMPLE_PROFILE, EXAMPLES, decode_steps, header, prefill_steps, write, write_examples
+from vllm_kairos.core.latency import PrefillTotals
 from vllm_kairos.core.linear import DecodeCost, LinearStepModel, PrefillCost
 from vllm_kairos.core.regime import Regime
 from vllm_kairos.core.shapes import BatchShape
@@ -56,6 +59,42 @@ def _law_shapes() -> list[BatchShape]:
 @pytest.mark.parametrize("shape", _law_shapes(), ids=str)
 def test_the_law_that_noisy_steps_with_stalls_follow_comes_back(fitted: FittedLog, shape: BatchShape) -> None:
     assert fitted.profile.step_model.step_s(shape) == pytest.approx(LAW.step_s(shape), rel=0.03)
+
+
+def _any_law(rng: random.Random) -> LinearStepModel:
+    """A law of some machine between a small model on a fast one and a large model on a slow one."""
+
+    def between(low: float, high: float) -> float:
+        return float(low * (high / low) ** rng.random())
+
+    prefill = PrefillCost(
+        fixed_s=between(1e-3, 2e-2),
+        per_token_s=between(1e-5, 3e-4),
+        per_done_token_s=rng.choice((0.0, between(1e-8, 1e-6))),
+        per_attention_work_s=between(1e-10, 3e-8),
+    )
+    return LinearStepModel(
+        prefill=prefill,
+        decode=DecodeCost(fixed_s=between(3e-3, 2e-2), per_decode_s=between(3e-6, 3e-4), per_kv_token_s=between(1e-8, 3e-7)),
+        extra=replace(
+            prefill, fixed_s=rng.choice((0.0, between(1e-4, 3e-3))), per_token_s=prefill.per_token_s * between(0.7, 1.2)
+        ),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_law_comes_back_for_every_step_that_followed_it(seed: int, tmp_path: Path) -> None:
+    law = _any_law(random.Random(seed))
+    steps = {"p0": list(prefill_steps(law, 600)), "d0": list(decode_steps(law, 1500))}
+    files = [
+        write(tmp_path / node, header(node, profile="", token_budget_tokens=1, **KNOWN), iter(steps[node])) for node in steps
+    ]
+    model = fit_log(LogOptions(files=tuple(files))).profile.step_model
+    for line in chain(*steps.values()):
+        work = line.n * line.p + line.n * line.n * 0.5 if line.work is None else line.work
+        chunks = PrefillTotals(1, line.n, line.p, work)
+        true_s = law.packed_step_s(line.B, line.K, chunks)
+        assert model.packed_step_s(line.B, line.K, chunks) == pytest.approx(true_s, rel=0.05)
 
 
 def test_errors_are_those_of_shapes_held_out(fitted: FittedLog) -> None:
