@@ -203,7 +203,7 @@ def must_run_whole(request: Any) -> bool:
     `set_offset`, which CPU generators do not have (GPUModelRunner, 0.30-0.33).
     """
     params = request.sampling_params
-    return bool(current_platform.is_cpu() and params is not None and params.seed is not None)
+    return bool(params is not None and params.seed is not None and current_platform.is_cpu())
 
 
 def decode_widths(scheduler: Any) -> list[int]:

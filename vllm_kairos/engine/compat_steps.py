@@ -27,6 +27,13 @@ def entered(output: Any, unfinished: AbstractSet[str]) -> AbstractSet[str]:
     return found | resumed if resumed else found
 
 
+def only_decodes_go_on(output: Any) -> bool:
+    """Whether nobody begins to run in a step or has ended since the last one, and each gets a single token in it."""
+    if output.total_num_scheduled_tokens != len(output.num_scheduled_tokens):
+        return False
+    return not (output.finished_req_ids or output.scheduled_new_reqs or output.scheduled_cached_reqs.resumed_req_ids)
+
+
 def read_load(scheduler: Any, output: Any, suspects: AbstractSet[str]) -> StepLoad:
     """Read a step right after schedule(), which has advanced `num_computed_tokens` by the step's tokens.
 

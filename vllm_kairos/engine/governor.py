@@ -1,11 +1,11 @@
 """Feeds the deadline governor with what the scheduler does, and asks it how much prefill a step may carry."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from vllm_kairos.core.governor import Flight, Governor, Moment, Objective, StepBound
+from vllm_kairos.core.governor import NO_CHUNKS, Flight, Governor, Moment, Objective, StepBound
 from vllm_kairos.engine import compat, compat_steps
 from vllm_kairos.engine.settings import EngineSettings
 from vllm_kairos.engine.steps_in_flight import StepsInFlight
@@ -43,6 +43,7 @@ class StepGovernor:
         self._head: str | None = None  # the first to wait for prefill, in the step being scheduled
         self._last_ids: dict[str, int] = {}
         self._kv_tokens = 0  # of those in the last step, after it
+        self._decodes = -1  # how many of them decode, where all do
         self._in_flight: StepsInFlight[tuple[Flight, float, bool]] = StepsInFlight()
         self._ended_s = clock()
         self._steps = 0
@@ -95,18 +96,39 @@ class StepGovernor:
 
     def step_scheduled(self, output: Any) -> None:
         """A step leaves for the workers."""
-        if not output.total_num_scheduled_tokens:
+        ids = output.num_scheduled_tokens
+        if not ids:
             return
-        now_s, ids = self._clock(), output.num_scheduled_tokens
+        now_s, follows = self._clock(), True
+        if self._decodes == len(ids) and not self._prefilling and compat_steps.only_decodes_go_on(output):
+            flight = self._go_on(ids, now_s)
+        else:
+            follows = not ids.keys().isdisjoint(self._last_ids)
+            flight = self._change(output, now_s)
+        self._last_ids = ids
+        self._in_flight.add(output, (flight, now_s, follows))
+
+    def _go_on(self, ids: Mapping[str, int], now_s: float) -> Flight:
+        """Everybody takes the token behind the last step's; nobody has joined or left."""
+        decodes, kv_tokens = self._decodes, self._kv_tokens
+        flight = self._governor.scheduled(now_s, decodes, kv_tokens, NO_CHUNKS)
+        if not self._governor.deadlines.go_on(_NOBODY, decodes, flight):
+            self._governor.deadlines.serve(ids.keys(), flight, self._objective_of, self._still_decodes)
+        self._kv_tokens = kv_tokens + decodes
+        return flight
+
+    def _change(self, output: Any, now_s: float) -> Flight:
+        """Any other step."""
+        ids = output.num_scheduled_tokens
         entered = compat_steps.entered(output, self._prefilling.keys())
         load = compat_steps.read_load(self._scheduler, output, entered)
         if self._head in ids:
             self._governor.head_served(now_s)
         flight = self._governor.scheduled(now_s, load.running_decodes, load.kv_tokens, load.chunks)
         self._serve(output, entered, load.unfinished, flight)
-        follows = not ids.keys().isdisjoint(self._last_ids)
-        self._last_ids, self._kv_tokens = ids, load.kv_tokens + output.total_num_scheduled_tokens
-        self._in_flight.add(output, (flight, now_s, follows))
+        self._kv_tokens = load.kv_tokens + output.total_num_scheduled_tokens
+        self._decodes = -1 if load.unfinished else len(ids)
+        return flight
 
     def step_finished(self, output: Any) -> None:
         """A step's output was taken in."""
@@ -126,6 +148,7 @@ class StepGovernor:
 
     def preempted(self, request_id: str) -> None:
         """`request_id` lost its place."""
+        self._decodes = -1
         self._governor.deadlines.forget(request_id)
 
     def _serve(self, output: Any, entered: AbstractSet[str], unfinished: AbstractSet[str], moment: Moment) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from weakref import WeakSet
 
 from vllm_kairos.core.governor import BoundedStep, GovernorMode, Prompt
+from vllm_kairos.core.latency import PrefillTotals
 from vllm_kairos.core.schedule_state import ScheduleState
 from vllm_kairos.core.step_plan import StepPlan, skipped_decodes
 from vllm_kairos.engine import compat
@@ -16,6 +17,9 @@ from vllm_kairos.errors import WireError
 
 _SCANNED_WAITING = 256
 """Waiting requests looked at per step; a scan that gets beyond them stops at the first prefill without room."""
+
+_Question = tuple[int, int, PrefillTotals, bool]
+"""Tokens computed, tokens asked for, what the step carries, and whether nothing of that is under its bound."""
 
 logger = compat.init_logger("vllm.kairos.planner")
 
@@ -33,7 +37,9 @@ class StepPlanner:
         self._scheduler = scheduler
         self._governor = governor
         self._settings = settings
-        self._mode = GovernorMode.STRICT if settings.governor is None else settings.governor.sizing.mode
+        mode = GovernorMode.STRICT if settings.governor is None else settings.governor.sizing.mode
+        self._follows_schedules, self._bounds_scheduled = mode.follows_schedules, mode.bounds_scheduled
+        self._in_time_answers: dict[Any, tuple[_Question, int]] = {}  # of the step being planned, by request
         self._chunking = bool(scheduler.scheduler_config.enable_chunked_prefill)
         self._planned: WeakSet[ScheduleState] = WeakSet()  # dies with the requests
         self._next_victim = 0
@@ -75,7 +81,7 @@ class StepPlanner:
         budget = compat.token_budget(self._scheduler, len(self._scheduler.running) + len(arrivals) + 1)
         if not self._prefills and decodes <= budget:
             return []
-        return self._plan_step(budget, decodes, arrivals)
+        return self._plan_step(budget, decodes, arrivals, bool(candidates))
 
     def limit(self, request: Any, computed_tokens: int, new_tokens: int) -> int:
         """Tokens of `new_tokens` that `request`, which has `computed_tokens`, gets in this step."""
@@ -111,6 +117,7 @@ class StepPlanner:
                 state.ended = compat.is_running(request) and not request.is_prefill_chunk
                 ended = ended or state.ended
         self._prefills = []
+        self._in_time_answers.clear()
         return ended
 
     def _running_prefills(self) -> list[Any]:
@@ -141,29 +148,30 @@ class StepPlanner:
         for queue in compat.waiting_queues(self._scheduler):
             yield from islice(queue, _SCANNED_WAITING) if queue else ()
 
-    def _plan_step(self, budget: int, decodes: int, arrivals: list[Any]) -> list[Any]:
+    def _plan_step(self, budget: int, decodes: int, arrivals: list[Any], some_wait: bool) -> list[Any]:
         arrival_tokens = len(arrivals) * self.free_width
         forecast = StepPlan(budget_tokens=budget, decode_tokens=decodes + arrival_tokens)
         floor_for = self._overdue(forecast)
         floor_tokens = self._floor_tokens(budget, decodes) if self._may_run(floor_for) else 0
         skipped, freed = self._skip_decodes(decodes + floor_tokens - budget)
-        self.step = StepPlan(budget_tokens=budget, decode_tokens=decodes - freed + arrival_tokens)
-        self.step.floor_for, self.step.floor_tokens, self.step.skipped = floor_for, floor_tokens, skipped
-        if (head := self._first_in_time()) is not None and self._governor is not None:
+        step = self.step = StepPlan(budget_tokens=budget, decode_tokens=decodes - freed + arrival_tokens)
+        step.floor_for, step.floor_tokens, step.skipped = floor_for, floor_tokens, skipped
+        if self._governor is not None and (head := self._first_in_time()) is not None:
             bound = self._governor.bound(arrivals, head)
             if bound is not None:
-                forecast.bounded, self.step.bounded = BoundedStep(bound), BoundedStep(bound)
-        return self._forecast_held(forecast, floor_for, bool(arrivals))
+                forecast.bounded, step.bounded = BoundedStep(bound), BoundedStep(bound)
+        # Only prefills of the waiting queues are held out.
+        return self._forecast_held(forecast, floor_for, bool(arrivals)) if some_wait else []
 
     def _first_in_time(self) -> Any:
         """The first prefill that deadlines bound, if any."""
-        if self._governor is None:
-            return None
+        if self._bounds_scheduled:
+            return self._prefills[0] if self._prefills else None
         return next((request for request in self._prefills if self._is_in_time(self._state(request))), None)
 
     def _is_in_time(self, state: ScheduleState | None) -> bool:
         """Whether deadlines bound a prefill with such chunks."""
-        return state is None or not state.planned or self._mode.bounds_scheduled
+        return self._bounds_scheduled or state is None or not state.planned
 
     def _may_run(self, prefill: Any) -> bool:
         """Whether there is such a prefill, running or with a slot to start in."""
@@ -233,11 +241,20 @@ class StepPlanner:
             return new
         if bounded.full:
             return 0
+        question = (computed, new, bounded.carried, bounded.first)
+        answer = self._in_time_answers.get(request)  # vLLM asks what the forecast has asked
+        if answer is None or answer[0] != question:
+            tokens = bounded.largest(self._prompt(request, computed, new), new)
+            answer = self._in_time_answers[request] = (question, tokens)
+        return answer[1]
+
+    def _prompt(self, request: Any, computed: int, new: int) -> Prompt:
+        """What is left of a prompt that is to get up to `new` tokens, and where its chunks may end."""
         left = request.num_tokens - computed
         fewest = compat.smallest_chunk(self._scheduler, request, computed)
         if new > left or compat.must_run_whole(request):  # padded by drafts: all of them or none
             left = fewest = max(left, new)
-        return bounded.largest(Prompt(computed, left, fewest, compat.chunk_block_tokens(self._scheduler)), new)
+        return Prompt(computed, left, fewest, compat.chunk_block_tokens(self._scheduler))
 
     def _limit_unbounded(self, step: StepPlan, request: Any, computed: int, new: int) -> int:
         """A prefill without chi: running, it leaves the decodes behind it their tokens; waiting, it is vLLM's affair."""
@@ -272,7 +289,7 @@ class StepPlanner:
         state: ScheduleState | None = compat.state_of(request)
         if state is None:
             return self._default_state(request)
-        return state if self._mode.follows_schedules or not state.planned else None
+        return state if self._follows_schedules or not state.planned else None
 
     def _default_state(self, request: Any) -> ScheduleState | None:
         if self._settings.default_chunk_tokens is None or request.pooling_params is not None:

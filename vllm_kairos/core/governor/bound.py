@@ -8,31 +8,26 @@ from vllm_kairos.core.latency import PrefillTotals
 
 
 class StepBound:
-    """The time limit of one step, and the price of chunks in it; answers the same question only once.
+    """The time limit of one step, and the price of chunks in it.
 
     The first prompt of a step gets `floor_tokens` whatever the limit. Where that is not enough for the chunk that the
     prompt needs, it gets nothing, or, `starving`, that chunk.
     """
 
-    __slots__ = ("_answers", "_price", "floor_tokens", "limit_s", "starving")
+    __slots__ = ("_price", "floor_tokens", "limit_s", "starving")
 
     def __init__(self, price: Price, limit_s: float, *, floor_tokens: int = 0, starving: bool = False) -> None:
         self._price, self.limit_s = price, limit_s
         self.floor_tokens, self.starving = floor_tokens, starving
-        self._answers: dict[tuple[PrefillTotals, Prompt, int, bool], int] = {}
 
     def largest(self, carried: PrefillTotals, prompt: Prompt, most_tokens: int, *, first: bool) -> int:
         """The most tokens of `prompt`, up to `most_tokens`, beside the chunks of `carried`.
 
         `first`: none of these chunks is of a prompt under this bound.
         """
-        question = (carried, prompt, most_tokens, first)
-        tokens = self._answers.get(question)
-        if tokens is None:
-            tokens = largest_chunk(self._price, self.limit_s, carried, prompt, most_tokens)
-            if self.floor_tokens and first:
-                tokens = max(tokens, self._floor(prompt, most_tokens))
-            self._answers[question] = tokens
+        tokens = largest_chunk(self._price, self.limit_s, carried, prompt, most_tokens)
+        if self.floor_tokens and first:
+            tokens = max(tokens, self._floor(prompt, most_tokens))
         return tokens
 
     def is_full(self, carried: PrefillTotals, *, first: bool) -> bool:
@@ -47,36 +42,36 @@ class StepBound:
 class BoundedStep:
     """The chunks that one step carries so far, under a bound."""
 
-    __slots__ = ("_bound", "_carried", "_granted", "_under_bound", "full")
+    __slots__ = ("_bound", "_granted", "carried", "first", "full")
 
     def __init__(self, bound: StepBound) -> None:
         self._bound = bound
-        self._granted: dict[Any, tuple[int, int]] = {}
-        self._under_bound: set[Any] = set()
-        self._carried = NO_CHUNKS
-        self.full = False  # known to hold no chunk of any prompt any more
+        self._granted: dict[Any, tuple[int, int, bool]] = {}
+        self.carried = NO_CHUNKS
+        self.first = True
+        """Whether no prompt under the bound has a chunk yet."""
+        self.full = False
+        """Whether it is known that no chunk of any prompt fits any more."""
 
     def largest(self, prompt: Prompt, most_tokens: int) -> int:
         """The most tokens of one more prompt."""
         if self.full:
             return 0
-        first = not self._under_bound
-        tokens = self._bound.largest(self._carried, prompt, most_tokens, first=first)
-        self.full = not tokens and self._bound.is_full(self._carried, first=first)
+        tokens = self._bound.largest(self.carried, prompt, most_tokens, first=self.first)
+        self.full = not tokens and self._bound.is_full(self.carried, first=self.first)
         return tokens
 
     def grant(self, request: Any, done_tokens: int, tokens: int, *, under_bound: bool = True) -> None:
         """`request` gets `tokens` behind its `done_tokens`; `under_bound`: no more than `largest` had left for it."""
         if tokens > 0:
-            self._granted[request] = (done_tokens, tokens)
-            self._carried = with_chunk(self._carried, done_tokens, tokens)
-            if under_bound:
-                self._under_bound.add(request)
+            self._granted[request] = (done_tokens, tokens, under_bound)
+            self.carried = with_chunk(self.carried, done_tokens, tokens)
+            self.first = self.first and not under_bound
 
     def give_back(self, request: Any) -> None:
         """It gets none after all, or is asked about again."""
         if self._granted.pop(request, None) is not None:
-            self._under_bound.discard(request)
-            self._carried, self.full = NO_CHUNKS, False
-            for done_tokens, tokens in self._granted.values():
-                self._carried = with_chunk(self._carried, done_tokens, tokens)
+            granted, self._granted = self._granted, {}
+            self.carried, self.first, self.full = NO_CHUNKS, True, False
+            for each, (done_tokens, tokens, under_bound) in granted.items():
+                self.grant(each, done_tokens, tokens, under_bound=under_bound)

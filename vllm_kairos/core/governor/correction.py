@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from vllm_kairos.core.regime import Regime
 
-_STEPS_PER_LOOK = 4  # a factor follows no single step, so it need not be worked out anew after each
+_FIRST_LOOK, _STEPS_PER_LOOK = 4, 8  # a factor follows no single step, so it need not be worked out anew after each
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -18,15 +18,15 @@ class Correction:
     """A factor per regime by which predictions are multiplied: the median of measured over predicted, bounded.
 
     Half of the last `window` steps of a regime must go wrong before the factor follows them, so single stalls do
-    not count; a lasting change is followed within some `window / 2` steps. A regime with fewer than `enough` steps
+    not count; a lasting change is followed within some `window / 2` steps. A regime with fewer than four steps
     takes the factor of one that has them, since a slower or faster machine is so in all regimes. Factors lie within
     1/`most`..`most`.
     """
 
-    def __init__(self, *, window: int = 31, enough: int = 4, most: float = 2.0) -> None:
-        self._enough, self._most = enough, most
+    def __init__(self, *, window: int = 31, most: float = 2.0) -> None:
+        self._most = most
         self._ratios: dict[Regime, deque[float]] = {regime: deque(maxlen=window) for regime in Regime}
-        self._own: dict[Regime, float] = {}  # of those with enough steps
+        self._own: dict[Regime, float] = {}  # of those with a first look
         self._seen = dict.fromkeys(Regime, 0)
         self.factors = dict.fromkeys(Regime, 1.0)
 
@@ -35,7 +35,7 @@ class Correction:
         ratios = self._ratios[regime]
         ratios.append(ratio)
         seen = self._seen[regime] = self._seen[regime] + 1
-        if seen % _STEPS_PER_LOOK == 0 and len(ratios) >= self._enough:
+        if seen % _STEPS_PER_LOOK == _FIRST_LOOK:
             self._own[regime] = min(max(quantile(ratios, 0.5), 1 / self._most), self._most)
             self.factors = {each: self._factor(each) for each in Regime}
 
@@ -67,5 +67,5 @@ class MeasuredMargin:
         """A step took `ratio` times as long as predicted, with correction."""
         self._ratios.append(ratio)
         self._seen += 1
-        if self._seen % _STEPS_PER_LOOK == 0 and len(self._ratios) >= self._enough:
+        if self._seen % _STEPS_PER_LOOK == _FIRST_LOOK and len(self._ratios) >= self._enough:
             self.share = 1 / min(max(quantile(self._ratios, self._kept), 1.0), 2.0)
