@@ -69,7 +69,7 @@ def test_a_lease_lets_a_node_take_another_deflection_and_is_claimed() -> None:
         (shared(*NEED), Reason.SOONER),
         (replace(OPEN, stale=True), Reason.STATE_STALE),
         (replace(OPEN, running_decodes=231), Reason.SLOTS_FULL),
-        (replace(OPEN, free_kv_blocks=262), Reason.KV_FULL),
+        (replace(OPEN, free_kv_blocks=0), Reason.SOONER),  # for what is on prefill nodes yet: the node knows better
         (replace(OLD, **BUSY), Reason.DEFLECTION_BUSY),
     ],
 )
@@ -102,6 +102,22 @@ def test_what_a_node_refused_is_kept() -> None:
     again = replace(REQUEST, forced_route=Route.REMOTE, forced_reason=Reason.LEASE_GONE)
     decision = decide([BURST, OPEN], again)
     assert (decision.route, decision.reason, decision.claim) == (Route.REMOTE, Reason.LEASE_GONE, None)
+
+
+@pytest.mark.parametrize(("slo_s", "route"), [(0.3, Route.LOCAL), (2.0, Route.LOCAL)])
+def test_where_both_paths_are_late_it_takes_the_sooner_one(slo_s: float, route: Route) -> None:
+    decision = decide([BURST, OPEN], replace(REQUEST, ttft_slo_s=slo_s))
+    assert decision.local_ttft_s < decision.remote_ttft_s
+    assert (decision.route, decision.reason) == (route, Reason.SOONER)
+
+
+def test_a_first_token_in_time_is_not_given_up_for_one_that_is_late() -> None:
+    short = replace(BURST, queued_prompt_tokens=(3000,), queued_prefill_tokens=3000)
+    queued = replace(OPEN, queued_prompt_tokens=(9000,), queued_prefill_tokens=9000)
+    decision = decide([short, queued])
+    assert decision.remote_ttft_s < decision.local_ttft_s
+    asked = replace(REQUEST, ttft_slo_s=0.5 * (decision.remote_ttft_s + decision.local_ttft_s))
+    assert decide([short, queued], asked).reason is Reason.OVER_TTFT_SLO
 
 
 def test_without_prefill_nodes_leases_bound_what_is_deflected() -> None:

@@ -57,7 +57,8 @@ def test_a_deflection_fits_the_kv_and_goes_to_a_fresh_accepting_free_node(model,
     assert node.accepting
     assert not node.stale
     reserve = min(request_.max_output_tokens, SETTINGS.output_reserve_tokens)
-    assert node.kv_blocks_for(request_.prompt_tokens + reserve) <= node.free_kv_blocks
+    free = node.free_kv_blocks if node.lease is None or spec != "crossflow" else node.lease.share.kv_blocks
+    assert node.kv_blocks_for(request_.prompt_tokens + reserve) <= free
     assert spec in UNBOUNDED or node.deflected_prefills < per_node
 
 
@@ -81,7 +82,8 @@ def test_a_predicted_deflection_is_safe_in_every_step_and_soon_enough(model, nod
     if spec == "oracle":
         assert decision.local_ttft_s < decision.remote_ttft_s
     else:
-        assert decision.local_ttft_s <= request_.ttft_slo_s
+        in_time = decision.local_ttft_s <= request_.ttft_slo_s
+        assert in_time or (spec == "crossflow" and decision.local_ttft_s <= decision.remote_ttft_s)
         assert decision.local_ttft_s <= SETTINGS.alpha * decision.remote_ttft_s
 
 

@@ -12,7 +12,7 @@ class LeaseSettings:
 
     ttl_s: float = 0.5
     """How long a lease is good for: a few heartbeats, so that a lost one costs nothing."""
-    horizon_s: float = 2.0
+    horizon_s: float = 4.0
     """Prefill is granted up to what the node computes within this time, what is queued there already included."""
     tbt_slo_s: float = 0.070
     """How long a running decode may wait for its next token beside that prefill."""

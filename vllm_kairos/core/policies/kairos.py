@@ -30,13 +30,14 @@ class Kairos:
 
     def decide(self, request: RequestShape, nodes: Sequence[NodeState], now_s: float) -> Decision:
         """Assign `request` by the predictions for both paths."""
-        return self.routing.decide(request, nodes, now_s, self._by_prediction)
+        return self.routing.decide(request, nodes, now_s, self.by_prediction)
 
     def explain(self, request: RequestShape, nodes: Sequence[NodeState], now_s: float) -> Explanation:
         """Decide, and say what the decision made of every node."""
         return explain(self.routing, self.decide(request, nodes, now_s), request, nodes, now_s)
 
-    def _by_prediction(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
+    def by_prediction(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
+        """Choose by the predictions for `pair` and for the soonest decode node."""
         local = self.locals.best(request, pools.deflectable)
         if local is None:
             return Choice(Reason.TBT_UNSAFE if pools.deflectable else pools.blocked)

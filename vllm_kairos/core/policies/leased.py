@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from vllm_kairos.core.decision import Reason, Verdict
 from vllm_kairos.core.lease.terms import Share
 from vllm_kairos.core.node import NodeState
-from vllm_kairos.core.policies.pools import COUNTED, Counted, Pools, has_room, has_slot
+from vllm_kairos.core.policies.pools import COUNTED, Counted, Pools, has_slot
 from vllm_kairos.core.settings import DecisionSettings
 from vllm_kairos.core.shapes import RequestShape
 
@@ -22,7 +22,11 @@ _STAGES = tuple(_BLOCKED_BY)  # in the order the checks are made
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """A node that speaks of leases is open as far as the router's share covers the request; any other, as under `Counted`."""
+    """A node that speaks of leases is open as far as the router's share covers the request; any other, as under `Counted`.
+
+    Blocks are the share's too: what the router itself keeps in mind for prompts that queue on prefill nodes would close
+    every node under overload, for KV that comes much later.
+    """
 
     counted: Counted = COUNTED
 
@@ -61,4 +65,4 @@ def _verdict(node: NodeState, request: RequestShape, settings: DecisionSettings)
         return Verdict.NO_LEASE
     if not has_slot(node, settings.deflection_slot_share):
         return Verdict.SLOTS_FULL
-    return _FEASIBLE if has_room(node, need.kv_blocks * node.block_size_tokens) else Verdict.KV_FULL
+    return _FEASIBLE
