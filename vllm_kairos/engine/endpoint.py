@@ -1,10 +1,10 @@
 """The `vllm.endpoint_plugins` entry point.
 
-GET /kairos/node, GET /kairos/metrics, what is recorded of steps on /metrics, a 400 for malformed kairos parameters,
-and an answer of its own for requests whose lease is gone.
+GET /kairos/node, GET /kairos/metrics, what is counted of steps and leases on /metrics, a 400 for malformed kairos
+parameters, and an answer of its own for requests whose lease is gone.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,7 +40,7 @@ class KairosEndpoint:
             return getattr(app.state, _STATE_ATTRIBUTE)
 
         async def metrics() -> Any:
-            return _metrics_answer(getattr(app.state, _METRICS_ATTRIBUTE, None))
+            return _metrics_answer(getattr(app.state, _METRICS_ATTRIBUTE, ()))
 
         app.add_api_route(NODE_PATH, node, methods=["GET"], include_in_schema=False)
         app.add_api_route(METRICS_PATH, metrics, methods=["GET"], include_in_schema=False)
@@ -57,32 +57,38 @@ class KairosEndpoint:
         setattr(state, _METRICS_ATTRIBUTE, _register_metrics(engine_client.vllm_config))
 
 
-def _register_metrics(vllm_config: Any) -> Any:
-    """Have the server's own /metrics show what is recorded of steps; None where nothing is.
+def _register_metrics(vllm_config: Any) -> list[Any]:
+    """Have the server's own /metrics show what is counted of steps and leases; returns who counts.
 
     With several API-server processes vLLM shows only what these themselves count, and the route
     /kairos/metrics alone has them.
     """
-    record = parse_settings(vllm_config.additional_config).step_record
-    if record is None:
-        return None
-    from prometheus_client import REGISTRY
+    settings, collectors = parse_settings(vllm_config.additional_config), list[Any]()
+    if settings.step_record is not None:
+        from vllm_kairos.engine.step_metrics import collector_for
 
-    from vllm_kairos.engine.step_metrics import collector_for
+        collectors.append(collector_for(vllm_config, settings.step_record))
+    if settings.leases is not None:
+        from vllm_kairos.engine.lease_metrics import lease_collector_for
 
-    collector = collector_for(vllm_config, record)
-    REGISTRY.register(collector)
-    return collector
+        collectors.append(lease_collector_for(vllm_config, settings.leases))
+    if collectors:
+        from prometheus_client import REGISTRY
+
+        for collector in collectors:
+            REGISTRY.register(collector)
+    return collectors
 
 
-def _metrics_answer(collector: Any) -> Any:
+def _metrics_answer(collectors: Sequence[Any]) -> Any:
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
     from starlette.responses import PlainTextResponse
 
-    if collector is None:
-        return PlainTextResponse("additional_config.kairos.step_record is off\n", status_code=404)
+    if not collectors:
+        return PlainTextResponse("additional_config.kairos: step_record and leases are off\n", status_code=404)
     registry = CollectorRegistry()
-    registry.register(collector)
+    for collector in collectors:
+        registry.register(collector)
     return PlainTextResponse(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -15,6 +15,11 @@ from vllm_kairos.wire.messages import Lease, NodeStateMessage
 LeaseSource = Callable[[frozenset[str]], Lease | None]
 """Takes the routers that spend leases and are connected, and says what is granted; called in the sending thread."""
 
+
+def nothing_granted(routers: frozenset[str]) -> None:
+    """The source of an engine without leases."""
+
+
 _QUEUED_MESSAGES = 64
 _CLOSE_TIMEOUT_S = 2.0
 _LONGEST_SUBSCRIPTION_BYTES = 1024
@@ -37,7 +42,7 @@ class StatePublisher:
         key: bytes | None,
         period_s: float,
         clock: Callable[[], float] = time.time,
-        lease: LeaseSource = lambda routers: None,
+        lease: LeaseSource = nothing_granted,
     ) -> None:
         self._key, self._period_s, self._clock, self._lease = key, period_s, clock, lease
         self._read_at_s = 0.0

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm_kairos.engine import compat
+from vllm_kairos.engine.lease_counts import counts_path
+from vllm_kairos.engine.lease_keeper import LeaseKeeper
 from vllm_kairos.engine.node_state import constant_fields, read_state
-from vllm_kairos.engine.publisher import StatePublisher
+from vllm_kairos.engine.publisher import StatePublisher, nothing_granted
 from vllm_kairos.engine.settings import EngineSettings, rank_endpoint
 from vllm_kairos.engine.steps_in_flight import StepsInFlight
 from vllm_kairos.wire.messages import StepSample, TransferSample
@@ -32,10 +34,13 @@ class StateReporter:
         settings: EngineSettings,
         publisher: StatePublisher,
         clock: Callable[[], float] = time.perf_counter,
+        *,
+        boot_id: str | None = None,
+        leases: LeaseKeeper | None = None,
     ) -> None:
-        self._scheduler, self._publisher, self._clock = scheduler, publisher, clock
+        self._scheduler, self._publisher, self._clock, self._leases = scheduler, publisher, clock, leases
         self._period_s = settings.heartbeat_period_s
-        self._constants = constant_fields(scheduler, settings, uuid.uuid4().hex)
+        self._constants = constant_fields(scheduler, settings, boot_id or uuid.uuid4().hex)
         self._step_samples: deque[StepSample] = deque(maxlen=_KEPT_SAMPLES)
         self._in_flight: StepsInFlight[tuple[tuple[int, int, int, int], float]] = StepsInFlight()
         self._next_sample_s = self._next_beat_s = self._last_finish_s = 0.0
@@ -45,12 +50,27 @@ class StateReporter:
 
     @classmethod
     def create(cls, scheduler: Any, settings: EngineSettings) -> "StateReporter | None":
-        """A reporter as the settings ask, or None without a state endpoint."""
+        """A reporter as the settings ask, and the keeper of leases that goes with it; None without a state endpoint."""
         if settings.state_endpoint is None:
             return None
         endpoint = rank_endpoint(settings.state_endpoint, compat.dp_rank(scheduler))
-        publisher = StatePublisher(endpoint, key=settings.state_key, period_s=settings.heartbeat_period_s)
-        return cls(scheduler, settings, publisher)
+        boot_id = uuid.uuid4().hex
+        leases = LeaseKeeper.create(scheduler, settings, boot_id)
+        publisher = StatePublisher(
+            endpoint,
+            key=settings.state_key,
+            period_s=settings.heartbeat_period_s,
+            lease=nothing_granted if leases is None else leases.current,
+        )
+        if leases is not None and settings.leases is not None:
+            path = counts_path(scheduler.vllm_config, settings.leases, compat.dp_rank(scheduler))
+            leases.start(publisher.repeat, path)
+        return cls(scheduler, settings, publisher, boot_id=boot_id, leases=leases)
+
+    @property
+    def leases(self) -> LeaseKeeper | None:
+        """What grants leases with each report, None where they are off."""
+        return self._leases
 
     def step_scheduled(self, output: Any, deflection_ended: bool) -> None:
         """A step leaves for the workers."""
@@ -76,6 +96,8 @@ class StateReporter:
     def close(self) -> None:
         """Stop publishing."""
         self._publisher.close()
+        if self._leases is not None:
+            self._leases.close()
 
     def _fell_idle(self) -> bool:
         """Whether nothing is left to run, or to be pulled, where something was at the last call."""
@@ -95,6 +117,8 @@ class StateReporter:
         samples = list(self._step_samples)
         self._step_samples.clear()
         transfers, skipped, skipped_bytes = self._transfers()
+        if self._leases is not None:
+            self._leases.grant()
         message = read_state(
             self._scheduler,
             self._constants,
@@ -103,6 +127,7 @@ class StateReporter:
             skipped_transfers=skipped,
             skipped_transfer_bytes=skipped_bytes,
             malformed_schedules=self._scheduler.malformed_schedules,
+            speaks_leases=self._leases is not None,
         )
         self._publisher.publish(message)
 

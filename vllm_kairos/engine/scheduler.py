@@ -2,8 +2,11 @@
 
 from typing import Any
 
-from vllm_kairos.engine import compat
+from vllm_kairos.core.lease import LeaseGone
+from vllm_kairos.engine import compat, compat_refusal
+from vllm_kairos.engine.deflection import is_deflected
 from vllm_kairos.engine.governor import StepGovernor
+from vllm_kairos.engine.lease_keeper import LeaseKeeper
 from vllm_kairos.engine.planner import StepPlanner
 from vllm_kairos.engine.reporter import StateReporter
 from vllm_kairos.engine.settings import check_profile, parse_settings
@@ -22,6 +25,7 @@ class KairosScheduler(compat.SchedulerBase):
     _kairos_reporter: StateReporter | None = None
     _kairos_recorder: StepRecorder | None = None
     _kairos_governor: StepGovernor | None = None
+    _kairos_leases: LeaseKeeper | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -32,6 +36,8 @@ class KairosScheduler(compat.SchedulerBase):
         self._kairos_governor = StepGovernor.create(self, settings)
         self._kairos_planner = StepPlanner(self, settings, self._kairos_governor)
         self._kairos_reporter = StateReporter.create(self, settings)
+        self._kairos_leases = None if self._kairos_reporter is None else self._kairos_reporter.leases
+        self._kairos_refused: list[tuple[Any, str]] = []  # ended, and owed their output
         self._kairos_recorder = StepRecorder.create(self, settings)
 
     def _too_long_for_one_step(self, request: Any) -> bool:
@@ -44,13 +50,25 @@ class KairosScheduler(compat.SchedulerBase):
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         self._kairos_planner.adopt(request)
+        gone = None if request.request_id in self.requests else self._lease_gone(request)
         if self._kairos_governor is not None:
             self._kairos_governor.adopt(request)
         result = super().add_request(request, *args, **kwargs)
+        if gone is not None:
+            self._kairos_refused.append((request, gone))
+            compat_refusal.end_unserved(self, request)
+            return result
         limited = self._kairos_active or compat.state_of(request) is not None
         if limited and (compat.can_never_fit(self, request) or self._too_long_for_one_step(request)):
             compat.fail_request(self, request)
         return result
+
+    def _lease_gone(self, request: Any) -> LeaseGone | None:
+        """Why a request is not admitted under the lease that it claims."""
+        if self._kairos_leases is not None:
+            return self._kairos_leases.admit(request)
+        claimed = is_deflected(request) and compat_refusal.claim_of(request.kv_transfer_params) is not None
+        return LeaseGone.UNKNOWN if claimed else None
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         planner = self._kairos_planner
@@ -65,6 +83,8 @@ class KairosScheduler(compat.SchedulerBase):
         deflection_ended = planner.end()
         if self._kairos_governor is not None:
             self._kairos_governor.step_scheduled(output)
+        if self._kairos_leases is not None:
+            self._kairos_leases.step_scheduled(output)
         if self._kairos_recorder is not None:
             self._kairos_recorder.step_scheduled(output)
         if self._kairos_reporter is not None:
@@ -77,6 +97,11 @@ class KairosScheduler(compat.SchedulerBase):
             self._kairos_governor.step_finished(scheduler_output)
         if self._kairos_recorder is not None:
             self._kairos_recorder.step_finished(scheduler_output, result)
+        if self._kairos_leases is not None:
+            self._kairos_leases.step_finished(scheduler_output)
+        if self._kairos_refused:
+            compat_refusal.add_refusals(result, self._kairos_refused)
+            self._kairos_refused.clear()
         if compat.has_failed_blocks(model_runner_output):
             self._kairos_planner.note_failed_blocks()
         if self._kairos_reporter is not None:
@@ -109,6 +134,11 @@ class KairosScheduler(compat.SchedulerBase):
         if self._kairos_recorder is not None:
             self._kairos_recorder.preempted(request.request_id)
         return super()._preempt_request(request, *args, **kwargs)
+
+    def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._kairos_leases is not None:
+            self._kairos_leases.ended(request)
+        return super()._free_request(request, *args, **kwargs)
 
     def _mamba_block_aligned_split(self, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
         """Cap before the split, so that vLLM aligns the chunk we allow."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from vllm_kairos.core.node import Role
 from vllm_kairos.engine.governor_settings import GOVERNOR_KEY, EngineGovernorSettings, parse_governor
+from vllm_kairos.engine.lease_settings import LEASES_KEY, EngineLeaseSettings, check_leases, parse_leases
 from vllm_kairos.engine.step_settings import RECORD_KEY, StepRecordSettings, parse_step_record
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.fitting.artifact import load_profile
@@ -17,7 +18,9 @@ SETTINGS_KEY = "kairos"
 EMULATION_KEY = "emulation"  # for the emulated executor, which reads it itself
 DEFAULT_CHUNK_TOKENS = 512
 DEFAULT_FLOOR_TOKENS = 16
+DEFAULT_HEARTBEAT_S = 0.1
 _PREFIX = f"additional_config.{SETTINGS_KEY}"
+_OBJECTS = (RECORD_KEY, GOVERNOR_KEY, LEASES_KEY)  # with readers of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,7 @@ class EngineSettings:
     node_id: str = field(default_factory=socket.gethostname)
     role: Role = Role.BOTH
     state_endpoint: str | None = None
-    heartbeat_period_s: float = 0.1
+    heartbeat_period_s: float = DEFAULT_HEARTBEAT_S
     default_chunk_tokens: int | None = None
     max_wait_steps: int = 8
     floor_chunk_tokens: int = DEFAULT_FLOOR_TOKENS
@@ -41,6 +44,7 @@ class EngineSettings:
     state_key_file: str | None = None
     step_record: StepRecordSettings | None = None  # None: steps are not recorded
     governor: EngineGovernorSettings | None = None  # None: deadlines bound no step
+    leases: EngineLeaseSettings | None = None  # None: routers are told of no leases
 
     @property
     def state_key(self) -> bytes | None:
@@ -64,15 +68,16 @@ def parse_settings(additional_config: Any) -> EngineSettings:
     if not isinstance(raw, Mapping):
         raise ConfigError(f"{_PREFIX} must be an object, got {raw!r}")
     record = parse_step_record(raw.get(RECORD_KEY), _profile_of(raw))
-    own = {name: value for name, value in raw.items() if name not in (EMULATION_KEY, RECORD_KEY, GOVERNOR_KEY)}
-    governed = raw.get(GOVERNOR_KEY) not in (None, False)
-    if raw and not own and not governed:
+    own = {name: value for name, value in raw.items() if name not in (EMULATION_KEY, *_OBJECTS)}
+    governed, leasing = (raw.get(key) not in (None, False) for key in (GOVERNOR_KEY, LEASES_KEY))
+    if raw and not own and not governed and not leasing:
         return EngineSettings(step_record=record)  # emulated, recorded: its schedule is stock vLLM's
-    values = read_object(_PREFIX, own, _READERS, also_known=(RECORD_KEY, GOVERNOR_KEY))
+    values = read_object(_PREFIX, own, _READERS, also_known=_OBJECTS)
     values["default_chunk_tokens"] = _default_chunk(values.get("role", Role.BOTH), values.get("default_chunk_tokens"), governed)
     floor_tokens = values.get("floor_chunk_tokens", DEFAULT_FLOOR_TOKENS)
     governor = parse_governor(raw.get(GOVERNOR_KEY), default_profile=_profile_of(raw), floor_tokens=floor_tokens)
-    return EngineSettings(enabled=True, step_record=record, governor=governor, **values)
+    leases = _leases(raw, values, governor)
+    return EngineSettings(enabled=True, step_record=record, governor=governor, leases=leases, **values)
 
 
 def check_profile(settings: EngineSettings, model: str, served_name: str | None) -> None:
@@ -99,6 +104,19 @@ def _profile_of(raw: Mapping[str, Any]) -> Any:
     """The profile that predicts this engine's steps unless the recorder's or the governor's settings name one."""
     emulation = raw.get(EMULATION_KEY)
     return raw.get("profile") or (emulation.get("profile") if isinstance(emulation, Mapping) else None)
+
+
+def _leases(
+    raw: Mapping[str, Any], values: Mapping[str, Any], governor: EngineGovernorSettings | None
+) -> EngineLeaseSettings | None:
+    asked = raw.get(LEASES_KEY)
+    check_leases(asked, decodes=values.get("role", Role.BOTH).decodes, reports="state_endpoint" in values)
+    return parse_leases(
+        asked,
+        default_profile=_profile_of(raw) if governor is None else governor.profile,
+        default_tbt_slo_s=None if governor is None else governor.sizing.objective.tbt_s,
+        heartbeat_s=values.get("heartbeat_period_s", DEFAULT_HEARTBEAT_S),
+    )
 
 
 def _default_chunk(role: Role, configured: int | None, governed: bool) -> int | None:

@@ -1,0 +1,59 @@
+"""The counts of leases as Prometheus metrics on the server's own /metrics."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from vllm_kairos.engine.lease_counts import LeaseCounts, counts_path, read_counts
+from vllm_kairos.engine.lease_settings import EngineLeaseSettings
+
+_PLAIN = (
+    ("kairos_leases_granted", "Leases granted, one per fresh report.", "granted"),
+    ("kairos_lease_admissions", "Deflected requests admitted under a lease.", "admitted"),
+    ("kairos_lease_prefill_tokens", "Prompt tokens of those.", "admitted_tokens"),
+)
+_BY_REASON = (
+    ("kairos_leases_revoked", "Leases taken back before their time was over.", "revoked"),
+    ("kairos_lease_refusals", "Deflected requests that their lease did not cover.", "refused"),
+)
+
+
+class LeaseCollector(Collector):
+    """Reads the counts when it is scraped; `engine` is the data-parallel rank, as in vLLM's own metrics."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = tuple(paths)
+
+    def describe(self) -> Iterable[Any]:
+        """Nothing to check names against: there may be no counts yet."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Every metric of every rank that has written its counts."""
+        found = [(str(rank), read_counts(path)) for rank, path in enumerate(self._paths)]
+        engines = [(rank, counts) for rank, counts in found if counts is not None]
+        if engines:
+            yield from _metrics(engines)
+
+
+def lease_collector_for(vllm_config: Any, leases: EngineLeaseSettings) -> LeaseCollector:
+    """The collector of this server's engine cores."""
+    ranks = range(vllm_config.parallel_config.data_parallel_size)
+    return LeaseCollector([counts_path(vllm_config, leases, rank) for rank in ranks])
+
+
+def _metrics(engines: Sequence[tuple[str, LeaseCounts]]) -> Iterator[Any]:
+    for name, text, field in _PLAIN:
+        family = CounterMetricFamily(name, text, labels=["engine"])
+        for engine, counts in engines:
+            family.add_metric([engine], getattr(counts, field))
+        yield family
+    for name, text, field in _BY_REASON:
+        family = CounterMetricFamily(name, text, labels=["engine", "reason"])
+        for engine, counts in engines:
+            for reason, count in sorted(getattr(counts, field).items()):
+                family.add_metric([engine, reason], count)
+        yield family

@@ -1,0 +1,63 @@
+"""Settings of leases: the `leases` object inside the engine settings."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from vllm_kairos.core.lease import LeaseSettings
+from vllm_kairos.errors import ConfigError
+from vllm_kairos.settings_object import Reader, number, read_object, switched, text
+
+LEASES_KEY = "leases"
+_PREFIX = f"additional_config.kairos.{LEASES_KEY}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLeaseSettings:
+    """What the engine needs to grant leases; `profile` (a file or a shipped name) predicts its steps."""
+
+    profile: str
+    terms: LeaseSettings
+    totals_file: str | None = None  # carries the counts to the API server; one of its own unless given
+
+
+def parse_leases(
+    raw: Any, *, default_profile: Any, default_tbt_slo_s: float | None, heartbeat_s: float
+) -> EngineLeaseSettings | None:
+    """Read the settings; None: off. ConfigError names the field, the rule and the value."""
+    asked = switched(_PREFIX, raw)
+    if asked is None:
+        return None
+    values = read_object(_PREFIX, asked, _READERS)
+    profile, totals_file = values.pop("profile", default_profile), values.pop("totals_file", None)
+    if not profile:
+        raise ConfigError(f"{_PREFIX}.profile must name a profile, got {profile!r}, and kairos.profile names none")
+    if default_tbt_slo_s is not None:
+        values.setdefault("tbt_slo_s", default_tbt_slo_s)
+    terms = LeaseSettings(**values)
+    if terms.ttl_s <= heartbeat_s:
+        rule = f"> heartbeat_period_s, which is {heartbeat_s:g}"
+        raise ConfigError(f"{_PREFIX}.ttl_s must be {rule}, got {terms.ttl_s:g}")
+    return EngineLeaseSettings(profile=profile, terms=terms, totals_file=totals_file)
+
+
+def check_leases(raw: Any, *, decodes: bool, reports: bool) -> None:
+    """Refuse leases of a server that takes no deflected prefill or tells nobody; ConfigError names what is missing."""
+    if switched(_PREFIX, raw) is None:
+        return
+    if not decodes:
+        raise ConfigError(f"{_PREFIX} must be off where role is 'prefill': nothing is deflected to such a server, got {raw!r}")
+    if not reports:
+        raise ConfigError(f"{_PREFIX} needs state_endpoint, by which routers hear of them, got none")
+
+
+_SECONDS = number("a finite number > 0", lambda value: 0 < value < inf)
+
+_READERS: dict[str, Reader] = {
+    "ttl_s": _SECONDS,
+    "horizon_s": _SECONDS,
+    "tbt_slo_s": _SECONDS,
+    "beta": number("a number > 0 and <= 1", lambda value: 0 < value <= 1),
+    "profile": text,
+    "totals_file": text,
+}
