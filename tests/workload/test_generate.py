@@ -1,8 +1,8 @@
-"""The paper's five workloads: close to its numbers, repeatable, and the same requests at every rate."""
+"""The paper's five workloads and those of public traces: close to their numbers, repeatable, the same at every rate."""
 
 import re
 from itertools import pairwise
-from statistics import median, pvariance
+from statistics import mean, median, pvariance
 
 import pytest
 
@@ -23,6 +23,17 @@ def test_medians_and_rate_are_the_papers(row):
     ratio = median(request.prompt_tokens / request.output_tokens for request in requests)
     assert ratio == pytest.approx(row.pd_ratio_p50, rel=0.12)
     assert (COUNT - 1) / workload.duration_s == pytest.approx(row.rate_rps, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt_mean", "output_mean"), [("chat", 1155, 211), ("long-context", 10297, 343), ("mixed", 2983, 237)]
+)
+def test_lengths_are_those_of_the_public_traces(name: str, prompt_mean: float, output_mean: float):
+    """The means of the traces, the long one's with its prompts cut to the window."""
+    requests = generate(name, requests=COUNT, seed=0).requests
+    assert mean(request.prompt_tokens for request in requests) == pytest.approx(prompt_mean, rel=0.06)
+    assert mean(request.output_tokens for request in requests) == pytest.approx(output_mean, rel=0.06)
+    assert max(request.prompt_tokens + request.output_tokens for request in requests) <= CONTEXT_TOKENS
 
 
 @every_row
@@ -66,7 +77,7 @@ def test_more_requests_begin_with_the_same_ones():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "LPXD"}, "workload must be one of LPLD, LPHD, HPLD, HPHD, Bursty, got 'LPXD'"),
+        ({"name": "LPXD"}, "workload must be one of LPLD, LPHD, HPLD, HPHD, Bursty, chat, long-context, mixed, got 'LPXD'"),
         ({"requests": 0}, "requests must be >= 1, got 0"),
         ({"rate_rps": 0.0}, "rate_rps must be a finite number > 0, got 0.0"),
         ({"rate_rps": float("nan")}, "rate_rps must be a finite number > 0, got nan"),

@@ -64,6 +64,7 @@ def workloads(draw) -> Workload:
                 block_tokens=block_tokens if hashes else 0,
                 ttft_slo_s=draw(st.none() | st.floats(0.001, 60)),
                 tbt_slo_s=draw(st.none() | st.floats(0.001, 1)),
+                tpot_slo_s=draw(st.none() | st.floats(0.001, 1)),
                 session_id=draw(st.text(max_size=3)),
                 after=after,
                 think_s=draw(st.floats(0, 100)) if after else 0.0,

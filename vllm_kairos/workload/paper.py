@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
+from random import Random
 
 from vllm_kairos.workload.quantiles import Bucket, LengthDistribution
 
@@ -46,6 +47,10 @@ class PaperWorkload:
     def outputs(self) -> Bucket:
         """Output lengths."""
         return _bucket(_OUTPUTS, self.output_ranks, self.output_p50)
+
+    def pick(self, rng: Random) -> "PaperWorkload":
+        """All its requests are of one kind."""
+        return self
 
     def targets(self) -> Mapping[str, float]:
         """The numbers the paper prints for this workload, by what they measure."""

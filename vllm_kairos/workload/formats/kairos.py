@@ -24,6 +24,7 @@ _READERS: dict[str, Callable[[Record, str], Any]] = {
     "block_tokens": lambda record, name: record.integer(name, least=0),
     "ttft_slo_s": Record.number,
     "tbt_slo_s": Record.number,
+    "tpot_slo_s": Record.number,
     "session_id": Record.text,
     "after": Record.text,
     "think_s": Record.number,
