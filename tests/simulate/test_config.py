@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulate.runs import config_of
+from vllm_kairos.core.governor import GovernorMode, GovernorSettings, Objective
 from vllm_kairos.errors import ConfigError, KairosError
 from vllm_kairos.simulate.build import build_cluster, build_workload
 from vllm_kairos.simulate.config import OPTIONS, SECTIONS, NodeCounts, load_config
 from vllm_kairos.simulate.plan_settings import PLAN_OPTIONS
-from vllm_kairos.simulate.sweep import check
+from vllm_kairos.simulate.sweep import Cell, _engines_of, check
 from vllm_kairos.workload.transforms import mean_rate_rps
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/simulate.yaml"
@@ -34,6 +35,7 @@ def test_a_file_and_flags_make_the_same_configuration(tmp_path):
         network: {nic_gb_per_s: 12.5, racks: {p0: a, d1: b}}
         router: {heartbeat_loss: 0.1, prefix_aware: true}
         decision: {alpha: 1.5, chunk_candidates_tokens: [512, 64]}
+        governor: {mode: guarded, tpot_slo_ms: 25, beta: measured}
         objectives: {tbt_slo_ms: 50}
         workload: {generate: LPLD, requests: 12}
         sweep: {policies: [never, "static-length:2048"], rates: [4, 5.5], seeds: [1, 2]}
@@ -41,6 +43,7 @@ def test_a_file_and_flags_make_the_same_configuration(tmp_path):
     )
     flags = "--cluster 2P2D --kv-tokens 90000 --no-prefix-caching --nic-gb-per-s 12.5 --rack p0=a --rack d1=b"
     flags += " --heartbeat-loss 0.1 --prefix-aware --deflect-alpha 1.5 --deflect-chunk-candidates 512,64 --tbt-slo-ms 50"
+    flags += " --governor-mode guarded --governor-tpot-slo-ms 25 --governor-beta measured"
     flags += " --workload LPLD --requests 12 --policy never --policy static-length:2048 --rates 4,5.5 --seeds 1,2"
     assert load_config(path, {}) == config_of(*flags.split())
 
@@ -93,6 +96,10 @@ FILE_FAULTS = {
     "router: {heartbeat_loss: 2}": "router: heartbeat_loss must be in [0, 1), got 2.0",
     "decision: {alpha: 0.5}": "decision: alpha must be a finite number >= 1, got 0.5",
     "decision: {prefill_unavailable: no}": "decision.prefill_unavailable must be a text, got False",
+    "governor: {mode: safe}": "governor: mode must be one of strict, guarded, adaptive, got 'safe'",
+    "governor: {beta: 0}": "governor: beta must be measured or a number > 0 and <= 1, got 0.0",
+    "governor: {beta: most}": "governor: beta must be measured or a number > 0 and <= 1, got 'most'",
+    "governor: {tpot_slo_ms: -1}": "governor: tpot_slo_ms must be a finite number > 0, got -1.0",
     "objectives: {ttft_slo_ms: 0}": "objectives: ttft_slo_ms must be a finite number > 0, got 0.0",
     "workload: {requests: 0}": "workload: requests must be >= 1, got 0",
     "workload: {speed: .nan}": "workload: speed must be a finite number > 0, got nan",
@@ -125,6 +132,39 @@ def test_sizes_follow_from_the_profile_unless_given():
     assert [engine.token_budget_tokens for engine in set_by_hand.engines] == [8192, 2048]
     assert [engine.kv_blocks for engine in set_by_hand.engines] == [200, 200]
     assert set_by_hand.engines[1].default_chunk_tokens is None
+
+
+def test_a_governor_goes_by_its_own_objectives_or_else_by_those_of_the_load():
+    def governor(*flags):
+        return build_cluster(config_of("--cluster", "1B", "--governor-mode", "adaptive", *flags)).engines[0].governor
+
+    assert build_cluster(config_of("--cluster", "1B")).engines[0].governor is None
+    assert governor().objective == Objective(tbt_s=0.07)
+    assert governor("--tpot-slo-ms", "25").objective == Objective(tpot_s=0.025)
+    assert governor("--tpot-slo-ms", "25", "--governor-tbt-slo-ms", "50").objective == Objective(tbt_s=0.05)
+    assert governor("--governor-beta", "0.8", "--governor-starvation-s", "2") == GovernorSettings(
+        mode=GovernorMode.ADAPTIVE, objective=Objective(tbt_s=0.07), beta=0.8, starvation_s=2.0
+    )
+
+
+def test_a_governor_takes_the_place_of_the_default_chunk():
+    def chunk(*flags):
+        return build_cluster(config_of("--cluster", "1P1D", *flags)).engines[1].default_chunk_tokens
+
+    assert chunk() == 512
+    assert chunk("--governor-mode", "guarded") is None
+    assert chunk("--governor-mode", "guarded", "--default-chunk-tokens", "256") == 256
+
+
+def test_an_aggregated_policy_with_a_budget_is_stock_vllm():
+    config = config_of("--cluster", "1B", "--governor-mode", "guarded", "--profile", "h100-llama3.1-8b")
+    governed, stock, small = (
+        build_cluster(_engines_of(Cell(config=config, policy=policy, rate_rps=None, seed=0))).engines[0]
+        for policy in ("aggregated", "aggregated:2048", "aggregated:64")
+    )
+    assert (governed.governor is None, governed.token_budget_tokens) == (False, 8192)
+    assert (stock.governor, stock.token_budget_tokens, stock.max_running_requests) == (None, 2048, 256)
+    assert (small.token_budget_tokens, small.max_running_requests) == (64, 64)
 
 
 def test_each_role_may_have_a_profile_of_its_own():
@@ -224,7 +264,8 @@ def test_the_nodes_of_a_cluster_are_bounded():
     ("flags", "message"),
     [
         ("--policy aggregated", "policy 'aggregated' needs nodes of both phases, as in 4B, got none of 2"),
-        ("--policy kairo", "oracle, aggregated, taichi[:CHUNK], got 'kairo'"),
+        ("--policy aggregated:0", "policy 'aggregated' must have a token budget >= 1 behind its colon, got 'aggregated:0'"),
+        ("--policy kairo", "oracle, aggregated[:BUDGET], taichi[:CHUNK], got 'kairo'"),
     ],
 )
 def test_a_policy_that_cannot_run_here_is_refused(flags, message):

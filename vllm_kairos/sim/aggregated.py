@@ -1,4 +1,7 @@
-"""`aggregated`: no disaggregation at all, vLLM servers of both phases behind a least-loaded router."""
+"""`aggregated`: no disaggregation at all, vLLM servers of both phases behind a least-loaded router.
+
+`aggregated:BUDGET`: with that token budget of a step, and without a governor.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from vllm_kairos.core.decision import Assign, Decision, Reject, RejectReason
 from vllm_kairos.core.node import NodeState, Role
 from vllm_kairos.core.shapes import RequestShape, Route
+from vllm_kairos.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,21 @@ class Aggregated:
             return Reject(reason=RejectReason.NO_DECODE_NODE, detail=detail, retry_after_s=self.retry_after_s)
         node = min(open_nodes, key=_load)
         return Assign(route=Route.LOCAL, decode_node=node.node_id, prefill_node=None, reason=self.name)
+
+
+def is_aggregated(spec: str) -> bool:
+    """Whether `spec` names this policy, with a token budget or without."""
+    return spec.partition(":")[0] == "aggregated"
+
+
+def budget_of(spec: str) -> int | None:
+    """The token budget that `spec` sets, if any. Raises ConfigError for what is no such budget."""
+    _, colon, budget = spec.partition(":")
+    if not colon:
+        return None
+    if not (budget.isascii() and budget.isdigit() and 1 <= len(budget) <= 9 and int(budget)):
+        raise ConfigError(f"policy 'aggregated' must have a token budget >= 1 behind its colon, got {spec!r}")
+    return int(budget)
 
 
 def _load(node: NodeState) -> tuple[int, int, str]:

@@ -8,7 +8,7 @@ from vllm_kairos.core.node import Role
 from vllm_kairos.core.policies.registry import POLICIES_NEEDING_TRUTH, POLICY_SPECS, make_policy, spends_leases
 from vllm_kairos.core.policy import Policy
 from vllm_kairos.errors import ConfigError
-from vllm_kairos.sim.aggregated import Aggregated
+from vllm_kairos.sim.aggregated import Aggregated, budget_of, is_aggregated
 from vllm_kairos.sim.cluster_spec import ClusterSpec
 from vllm_kairos.sim.moves import DecodeMover
 from vllm_kairos.sim.taichi.flow import FlowingDecodes
@@ -16,7 +16,7 @@ from vllm_kairos.sim.taichi.policy import Taichi
 from vllm_kairos.sim.taichi.settings import parse_taichi
 from vllm_kairos.sim.taichi.ttft import TtftEstimates
 
-_SIMULATED_SPECS = ("aggregated", "taichi[:CHUNK]")
+_SIMULATED_SPECS = ("aggregated[:BUDGET]", "taichi[:CHUNK]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class BuiltPolicy:
 
 def build_policy(spec: str, cluster: ClusterSpec) -> BuiltPolicy:
     """Build the policy that `spec` names for `cluster`. Raises ConfigError for an unknown one."""
-    if spec == "aggregated":
+    if is_aggregated(spec):
+        budget_of(spec)
         _require_nodes_of_both_phases(cluster)
         return BuiltPolicy(Aggregated())
     if spec.partition(":")[0] == "taichi":

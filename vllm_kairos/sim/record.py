@@ -15,6 +15,17 @@ class Objectives:
 
     ttft_s: float = 4.0
     tbt_s: float = 0.070
+    tpot_s: float | None = None  # of a request's mean gap; None: the TBT objective
+
+    def attained_ttft(self, record: "RequestRecord") -> bool:
+        """Whether its first token was in time."""
+        return record.ok and record.ttft_s <= (record.request.ttft_slo_s or self.ttft_s)
+
+    def attained_tpot(self, record: "RequestRecord") -> bool:
+        """Whether the mean of its gaps is within the TPOT objective, or without one the TBT objective."""
+        own = record.request
+        limit_s = own.tpot_slo_s or own.tbt_slo_s or self.tpot_s or self.tbt_s
+        return record.ok and not record.tpot_s > limit_s
 
 
 DEFAULT_OBJECTIVES = Objectives()
@@ -61,10 +72,8 @@ class RequestRecord:
         return (self.finished_s - self.arrival_s - self.ttft_s) / gaps if self.ok and gaps else nan
 
     def attains(self, objectives: Objectives) -> bool:
-        """Whether its first token was in time and the mean of its gaps is within the TBT objective."""
-        ttft_slo_s = self.request.ttft_slo_s or objectives.ttft_s
-        tbt_slo_s = self.request.tbt_slo_s or objectives.tbt_s
-        return self.ok and self.ttft_s <= ttft_slo_s and not self.tpot_s > tbt_slo_s
+        """Whether its first token was in time and the mean of its gaps is within the objective."""
+        return objectives.attained_ttft(self) and objectives.attained_tpot(self)
 
 
 def breakdown(ttft_s: float, prefill: Job | None, decode: Job) -> Breakdown:

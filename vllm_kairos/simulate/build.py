@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import inf
 
+from vllm_kairos.core.governor import MEASURED, GovernorMode, GovernorSettings, Objective
 from vllm_kairos.core.node import Role
 from vllm_kairos.core.settings import DecisionSettings
 from vllm_kairos.errors import ConfigError
@@ -20,6 +21,7 @@ from vllm_kairos.workload.load import draws_arrivals, load_trace
 from vllm_kairos.workload.request import Workload
 
 _REQUESTS_DRAWN = 1000
+_UNPLANNED_CHUNK_TOKENS = 512  # the engine plugin's own default
 _MOST_RUNNING_REQUESTS = 256  # vLLM's own default
 
 
@@ -29,9 +31,9 @@ def build_cluster(config: SimulateConfig) -> ClusterSpec:
     prefill = load_profile(resolve_profile(cluster.prefill_profile or cluster.profile))
     decode = load_profile(resolve_profile(cluster.decode_profile or cluster.profile))
     engines = [
-        *(_engine(cluster, prefill, Role.PREFILL, f"p{at}") for at in range(counts.prefill)),
-        *(_engine(cluster, decode, Role.DECODE, f"d{at}") for at in range(counts.decode)),
-        *(_engine(cluster, decode, Role.BOTH, f"b{at}") for at in range(counts.both)),
+        *(_engine(config, prefill, Role.PREFILL, f"p{at}") for at in range(counts.prefill)),
+        *(_engine(config, decode, Role.DECODE, f"d{at}") for at in range(counts.decode)),
+        *(_engine(config, decode, Role.BOTH, f"b{at}") for at in range(counts.both)),
     ]
     return ClusterSpec(
         engines=tuple(engines),
@@ -45,7 +47,8 @@ def build_cluster(config: SimulateConfig) -> ClusterSpec:
 
 def build_objectives(config: SimulateConfig) -> Objectives:
     """The objectives in seconds."""
-    return Objectives(ttft_s=config.objectives.ttft_slo_ms / 1e3, tbt_s=config.objectives.tbt_slo_ms / 1e3)
+    given = config.objectives
+    return Objectives(ttft_s=given.ttft_slo_ms / 1e3, tbt_s=given.tbt_slo_ms / 1e3, tpot_s=_seconds(given.tpot_slo_ms))
 
 
 def build_workload(config: WorkloadConfig, rate_rps: float | None, seed: int) -> Workload:
@@ -91,7 +94,8 @@ def _at_speed(workload: Workload, speed: float, rate_rps: float | None) -> Workl
     return workload if speed == 1 else transforms.scaled(workload, speed)
 
 
-def _engine(cluster: ClusterConfig, profile: Profile, role: Role, name: str) -> EngineSpec:
+def _engine(config: SimulateConfig, profile: Profile, role: Role, name: str) -> EngineSpec:
+    cluster = config.cluster
     block_tokens = profile.block_size_tokens if cluster.block_size_tokens is None else cluster.block_size_tokens
     budget = cluster.prefill_budget_tokens if role is Role.PREFILL else cluster.decode_budget_tokens
     budget_tokens = profile.token_budget_tokens if budget is None else budget
@@ -108,13 +112,41 @@ def _engine(cluster: ClusterConfig, profile: Profile, role: Role, name: str) -> 
         max_running_requests=most,
         block_size_tokens=block_tokens,
         kv_bytes_per_token=profile.kv_bytes_per_token,
-        default_chunk_tokens=cluster.default_chunk_tokens or None,
+        default_chunk_tokens=_default_chunk_tokens(config) or None,
+        governor=_governor(config),
         prefix_caching=cluster.prefix_caching,
         async_scheduling=cluster.async_scheduling,
         frontend_s=cluster.frontend_s,
         step_factor=cluster.step_factor,
         step_noise=cluster.step_noise,
     )
+
+
+def _default_chunk_tokens(config: SimulateConfig) -> int:
+    """0: none."""
+    chosen = config.cluster.default_chunk_tokens
+    if chosen is None:
+        return 0 if config.governor.mode is not None else _UNPLANNED_CHUNK_TOKENS
+    return chosen
+
+
+def _governor(config: SimulateConfig) -> GovernorSettings | None:
+    given, objectives = config.governor, build_objectives(config)
+    if given.mode is None:
+        return None
+    objective = Objective(_seconds(given.tbt_slo_ms), _seconds(given.tpot_slo_ms))
+    if objective == Objective():
+        objective = Objective(tpot_s=objectives.tpot_s) if objectives.tpot_s is not None else Objective(objectives.tbt_s)
+    return GovernorSettings(
+        mode=GovernorMode(given.mode),
+        objective=objective,
+        beta=MEASURED if isinstance(given.beta, str) else given.beta,
+        starvation_s=given.starvation_s,
+    )
+
+
+def _seconds(value_ms: float | None) -> float | None:
+    return None if value_ms is None else value_ms / 1e3
 
 
 def _kv_tokens(cluster: ClusterConfig, profile: Profile) -> int:
@@ -145,7 +177,7 @@ def _settings(config: SimulateConfig, profile: Profile) -> DecisionSettings:
     follows = {
         "kv_bytes_per_token": profile.kv_bytes_per_token,
         "chunk_candidates_tokens": profile.chunk_candidates_tokens,
-        "unplanned_chunk_tokens": config.cluster.default_chunk_tokens or defaults.unplanned_chunk_tokens,
+        "unplanned_chunk_tokens": _default_chunk_tokens(config) or defaults.unplanned_chunk_tokens,
     }
     unset = {name: value for name, value in follows.items() if getattr(given, name) == getattr(defaults, name)}
     return replace(given, **unset)  # type: ignore[arg-type]

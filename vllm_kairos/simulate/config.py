@@ -9,13 +9,21 @@ from vllm_kairos.core.settings import DecisionSettings
 from vllm_kairos.errors import ConfigError, KairosError
 from vllm_kairos.sim.cluster_spec import RouterSpec
 from vllm_kairos.simulate.options import Values, merged, options_of, read_yaml
-from vllm_kairos.simulate.sections import ClusterConfig, NetworkConfig, ObjectivesConfig, SweepConfig, WorkloadConfig
+from vllm_kairos.simulate.sections import (
+    ClusterConfig,
+    GovernorConfig,
+    NetworkConfig,
+    ObjectivesConfig,
+    SweepConfig,
+    WorkloadConfig,
+)
 
 SECTIONS: dict[str, type] = {
     "cluster": ClusterConfig,
     "network": NetworkConfig,
     "router": RouterSpec,
     "decision": DecisionSettings,
+    "governor": GovernorConfig,
     "objectives": ObjectivesConfig,
     "workload": WorkloadConfig,
     "sweep": SweepConfig,
@@ -56,6 +64,7 @@ class SimulateConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     router: RouterSpec = field(default_factory=RouterSpec)
     decision: DecisionSettings = field(default_factory=DecisionSettings)
+    governor: GovernorConfig = field(default_factory=GovernorConfig)
     objectives: ObjectivesConfig = field(default_factory=ObjectivesConfig)
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)

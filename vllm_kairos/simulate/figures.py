@@ -180,8 +180,8 @@ def _counted(reasons: Iterable[str]) -> dict[str, int]:
 
 def _attainments(records: Sequence[RequestRecord], objectives: Objectives) -> dict[str, Any]:
     both = sum(record.attains(objectives) for record in records)
-    ttft = sum(record.ok and record.ttft_s <= (record.request.ttft_slo_s or objectives.ttft_s) for record in records)
-    tbt = sum(record.ok and not record.tpot_s > (record.request.tbt_slo_s or objectives.tbt_s) for record in records)
+    ttft = sum(objectives.attained_ttft(record) for record in records)
+    tbt = sum(objectives.attained_tpot(record) for record in records)
     count = max(1, len(records))
     return {"slo_attainment": both / count, "ttft_attainment": ttft / count, "tbt_attainment": tbt / count}
 

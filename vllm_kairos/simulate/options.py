@@ -36,6 +36,8 @@ class Option:
     @property
     def flag(self) -> str:
         """As on the command line."""
+        if self.section in _PREFIXED:
+            return f"--{self.section}-{self.key.replace('_', '-')}"
         return _FLAGS.get(self.key) or f"--{self.key.replace('_', '-')}"
 
     def converted(self, value: Any, name: str) -> Any:
@@ -46,6 +48,8 @@ class Option:
             raise ConfigError(f"{name} must be {self.kind.rule}, got {value!r}") from None
 
 
+_PREFIXED = ("governor",)
+"""Sections whose flags begin with their name."""
 # Where the plain name would mislead, or the router calls the same setting something else.
 _FLAGS = {
     "nodes": "--cluster",
@@ -176,6 +180,13 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _number_or_text(value: Any) -> float | str:
+    try:
+        return _number(value)
+    except ValueError:
+        return _text(value)
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
@@ -214,11 +225,14 @@ _TRUTH, _WORDS = Kind("true or false", _truth), Kind("a list of texts", _words)
 _PAIRS = Kind("pairs as in NODE=RACK", _pairs)
 _WHOLES, _NUMBERS = Kind("a list of whole numbers", _list_of(_whole)), Kind("a list of numbers", _list_of(_number))
 _LISTS = {str: _WORDS, int: _WHOLES, float: _NUMBERS}
+_NUMBER_OR_TEXT = Kind("a number or a text", _number_or_text)
 _SINGLES = {int: _WHOLE, float: _NUMBER, bool: _TRUTH}
 
 
 def _kind(hint: Any) -> Kind:
     """The kind of a field by its annotation; None stands for what nobody set."""
+    if set(get_args(hint)) == {float, str}:
+        return _NUMBER_OR_TEXT
     if get_origin(hint) in (Union, UnionType):
         kind = _kind(next(choice for choice in get_args(hint) if choice is not type(None)))
         return _optional(kind) if type(None) in get_args(hint) else kind

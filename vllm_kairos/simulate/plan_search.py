@@ -4,8 +4,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from vllm_kairos.sim.aggregated import is_aggregated
 from vllm_kairos.simulate.sections import option, require
-from vllm_kairos.simulate.sweep import AGGREGATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Point:
     @property
     def nodes(self) -> str:
         """As in 2P2D."""
-        if self.policy == AGGREGATED:
+        if is_aggregated(self.policy):
             return f"{self.decode}B"
         return f"{self.prefill}P{self.decode}D" if self.prefill else f"{self.decode}D"
 
@@ -78,7 +78,7 @@ def all_points(policy: str, plan: PlanConfig) -> Iterator[Point]:
 
 def _prefill_range(policy: str, decode: int, plan: PlanConfig) -> tuple[int, int]:
     """Prefill nodes to consider beside `decode` others: `never` needs one, `aggregated` has no use for any."""
-    return (0, 0) if policy == AGGREGATED else (int(policy == "never"), plan.max_nodes - decode)
+    return (0, 0) if is_aggregated(policy) else (int(policy == "never"), plan.max_nodes - decode)
 
 
 def _walk(policy: str, plan: PlanConfig, good: Sequence[Point]) -> Generator[Point, bool, None]:

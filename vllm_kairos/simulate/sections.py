@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any, Literal
 
+from vllm_kairos.core.governor import MEASURED, GovernorMode
 from vllm_kairos.errors import ConfigError
 
 
@@ -26,7 +27,9 @@ class ClusterConfig:
     decode_budget_tokens: int | None = option(None, "token budget of a step on nodes that decode (the profile's)")
     max_num_seqs: int | None = option(None, "most running requests of a node (256, or the token budget if that is less)")
     block_size_tokens: int | None = option(None, "tokens per KV block (the profile's)")
-    default_chunk_tokens: int = option(512, "bound on prefill nobody planned on a decode node; 0: none, as vLLM (512)")
+    default_chunk_tokens: int | None = option(
+        None, "bound on prefill nobody planned on a decode node; 0: none, as vLLM (512, none with a governor)"
+    )
     prefix_caching: bool = option(True, "engines keep prefixes (yes)")
     async_scheduling: bool = option(False, "a step is composed as the one before it begins, as by vLLM on GPUs (no)")
     frontend_s: float = option(0.0, "API server and tokenizer time before the engine sees a request (0)")
@@ -37,7 +40,8 @@ class ClusterConfig:
         for name in ("kv_tokens", "prefill_budget_tokens", "decode_budget_tokens", "max_num_seqs", "block_size_tokens"):
             value = getattr(self, name)
             require(name, value, value is None or value >= 1, ">= 1")
-        require("default_chunk_tokens", self.default_chunk_tokens, self.default_chunk_tokens >= 0, ">= 0")
+        chunk = self.default_chunk_tokens
+        require("default_chunk_tokens", chunk, chunk is None or chunk >= 0, ">= 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,24 +64,48 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GovernorConfig:
+    """The engines' deadline governor, with their profile. Raises ConfigError naming field, rule and value."""
+
+    mode: str | None = option(None, "prefill sized by decodes' deadlines: strict, guarded or adaptive (no governor)")
+    tpot_slo_ms: float | None = option(None, "token 1 + n due so long times n after the first (the TPOT objective, if any)")
+    tbt_slo_ms: float | None = option(None, "a token due so long after the one before (without a TPOT one, the TBT objective)")
+    beta: float | str = option(0.9, "share of the time to a deadline that a step may take, or measured (0.9)")
+    starvation_s: float = option(1.0, "time without a token after which the first prompt gets some in any case (1)")
+
+    def __post_init__(self) -> None:
+        modes = [str(mode) for mode in GovernorMode]
+        require("mode", repr(self.mode), self.mode is None or self.mode in modes, f"one of {', '.join(modes)}")
+        for name in ("tpot_slo_ms", "tbt_slo_ms", "starvation_s"):
+            value = getattr(self, name)
+            require(name, value, value is None or 0 < value < inf, "a finite number > 0")
+        holds = self.beta == MEASURED if isinstance(self.beta, str) else 0 < self.beta <= 1
+        require("beta", repr(self.beta), holds, f"{MEASURED} or a number > 0 and <= 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectivesConfig:
     """What counts as good enough where a request does not say itself."""
 
     ttft_slo_ms: float = option(4000.0, "TTFT objective (4000)")
     tbt_slo_ms: float = option(70.0, "TBT objective (70)")
+    tpot_slo_ms: float | None = option(None, "TPOT objective, of a request's mean gap (the TBT objective)")
 
     def __post_init__(self) -> None:
-        for name in ("ttft_slo_ms", "tbt_slo_ms"):
-            require(name, getattr(self, name), 0 < getattr(self, name) < inf, "a finite number > 0")
+        for name in ("ttft_slo_ms", "tbt_slo_ms", "tpot_slo_ms"):
+            value = getattr(self, name)
+            require(name, value, value is None or 0 < value < inf, "a finite number > 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadConfig:
-    """A trace or one of the paper's workloads, and what is done to it. Raises ConfigError naming field, rule and value."""
+    """A trace or a drawn workload, and what is done to it. Raises ConfigError naming field, rule and value."""
 
     trace: str | None = option(None, "trace file, plain or gzipped")
     format: str = option("auto", "the trace's format (told by its first row)")
-    generate: str | None = option(None, "draw a workload of the paper instead: LPLD, LPHD, HPLD, HPHD or Bursty")
+    generate: str | None = option(
+        None, "draw a workload instead: the paper's LPLD, LPHD, HPLD, HPHD or Bursty, or chat, long-context or mixed"
+    )
     requests: int | None = option(None, "requests to draw, for a drawn workload (1000); of a trace, limit takes the first")
     scv: float | None = option(None, "squared coefficient of variation of drawn gaps (1, or the workload's own)")
     limit: int | None = option(None, "take the first requests only, after slicing")

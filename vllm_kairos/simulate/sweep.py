@@ -4,17 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from vllm_kairos.sim.aggregated import budget_of, is_aggregated
 from vllm_kairos.sim.policies import build_policy
 from vllm_kairos.sim.simulator import Simulation
 from vllm_kairos.simulate.build import build_cluster, build_objectives, build_workload
 from vllm_kairos.simulate.config import SimulateConfig
 from vllm_kairos.simulate.figures import Figures, figures_of
 from vllm_kairos.simulate.request_rows import request_rows
+from vllm_kairos.simulate.sections import GovernorConfig
 from vllm_kairos.simulate.workers import Progress, worker_pool
 from vllm_kairos.workload.request import Workload
 
-AGGREGATED = "aggregated"
-"""The one policy whose nodes serve both phases."""
 _ENDED_AT_ONCE = 200  # requests between two reports of progress
 
 
@@ -87,10 +87,22 @@ def make_simulation(cell: Cell, workload: Workload, progress: Callable[[int], No
 
 
 def _engines_of(cell: Cell) -> SimulateConfig:
-    """Under `aggregated` engines are stock vLLM, which bounds prefill by its token budget alone."""
-    if cell.policy != AGGREGATED:
-        return cell.config
-    return replace(cell.config, cluster=replace(cell.config.cluster, default_chunk_tokens=0))
+    """Under `aggregated` a token budget bounds prefill, and a governor if there is one; with a BUDGET it is stock vLLM."""
+    config = cell.config
+    if not is_aggregated(cell.policy):
+        return config
+    config = replace(config, cluster=replace(config.cluster, default_chunk_tokens=0))
+    budget = budget_of(cell.policy)
+    if budget is None:
+        return config
+    cluster = replace(config.cluster, decode_budget_tokens=budget, max_num_seqs=_sequences_within(budget, config))
+    return replace(config, cluster=cluster, governor=GovernorConfig())
+
+
+def _sequences_within(budget: int, config: SimulateConfig) -> int | None:
+    """vLLM takes no more running requests than tokens a step."""
+    chosen = config.cluster.max_num_seqs
+    return None if chosen is None else min(chosen, budget)
 
 
 def run_cell(cell: Cell, tell: Progress) -> CellResult:
