@@ -66,7 +66,7 @@ def node_state(message: NodeStateMessage, *, node_id: str, role: Role, received_
         deflected_prefills=len(message.deflected_tokens_left),
         deflected_tokens_left=sum(message.deflected_tokens_left),
         lease=_share_of(router_id, message, received_at_s),
-        speaks_leases=message.speaks_leases,
+        speaks_leases=message.speaks_leases or message.lease is not None,
         observed_at_s=received_at_s,
     )
 

@@ -41,6 +41,15 @@ def test_a_lease_shows_until_it_ends(now_s: float, expected: Share | None) -> No
     assert made.nodes(now_s)[0].speaks_leases
 
 
+def test_looking_costs_nothing_until_something_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, plain = view(), view(replace(D0, lease=None))
+    for each in (made, plain):
+        each.nodes(1.0)
+        monkeypatch.setattr(each, "_mark_stale", lambda now_s: pytest.fail("nothing has ended"))
+        each.apply(NodeReported(replace(D0, lease=None), "boot", 1.1))
+        each.nodes(1.4)
+
+
 def test_a_node_that_was_silent_for_too_long_has_none() -> None:
     assert share(view(replace(D0, lease=replace(LEASE, until_s=9.0))), 2.0) is None
 

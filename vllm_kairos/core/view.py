@@ -165,7 +165,9 @@ class ClusterView:
         node.boot_id, node.report, node.received_at_s = event.boot_id, event.state, event.received_at_s
         node.state_age_s = event.state_age_s
         node.base = None
-        self._next_stale_s = min(self._next_stale_s, event.received_at_s + self._stale_after_s, node.lease_until_s)
+        self._next_stale_s = min(self._next_stale_s, event.received_at_s + self._stale_after_s)
+        if event.state.lease is not None:
+            self._next_stale_s = min(self._next_stale_s, event.state.lease.until_s)
         self._dirty.add(name)
 
     def _accepting_changed(self, event: events.AcceptingChanged) -> None:

@@ -158,13 +158,14 @@ def _load(node: _Node) -> Load:
 def _growth(node: _Node) -> int:
     """KV tokens that the running decodes are expected to add."""
     left: dict[int, int] = {}
-    growth = 0
+    growth, capacity_tokens = 0, node.engine.spec.kv_capacity_tokens
     for job, produced in node.engine.decoding():
         step = produced // _LENGTH_STEP_TOKENS
         if step not in left:
             produced_then = step * _LENGTH_STEP_TOKENS
-            left[step] = node.lengths.expected(node.engine.spec.kv_capacity_tokens, produced_then) - produced_then
-        growth += min(left[step], job.output_tokens - produced)
+            left[step] = node.lengths.expected(capacity_tokens, produced_then) - produced_then
+        rest = job.request.output_tokens - produced
+        growth += rest if rest < left[step] else left[step]
     return growth
 
 

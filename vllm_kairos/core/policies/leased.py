@@ -34,7 +34,14 @@ class Leased:
         """Sort `nodes` into pools."""
         pools = self.counted.split(request, nodes, settings)
         deflectable = [node for node in pools.deflectable if not node.speaks_leases]
-        deflectable += [node for node in pools.decodes if node.speaks_leases and _verdict(node, request, settings) is _FEASIBLE]
+        needs: dict[tuple[int, int], Share] = {}  # by what of a node decides it, since every node of a fleet is asked
+        for node in pools.decodes:
+            if node.lease is None or node.stale or not has_slot(node, settings.deflection_slot_share):
+                continue
+            key = request.uncached_tokens(node.node_id) if request.cached_tokens else 0, node.block_size_tokens
+            need = needs.get(key) or needs.setdefault(key, need_of(request, node, settings))
+            if node.lease.share.covers(need):
+                deflectable.append(node)
         if deflectable:
             return replace(pools, deflectable=deflectable, blocked=Reason.KV_FULL)
         verdicts = [self.verdict(node, request, settings) for node in pools.decodes]
@@ -45,9 +52,6 @@ class Leased:
         """Say whether `node` may take `request` as a deflected one, TBT aside."""
         decide = _verdict if node.speaks_leases else self.counted.verdict
         return decide(node, request, settings)
-
-
-_FEASIBLE = Verdict.FEASIBLE
 
 
 def need_of(request: RequestShape, node: NodeState, settings: DecisionSettings) -> Share:
@@ -65,4 +69,4 @@ def _verdict(node: NodeState, request: RequestShape, settings: DecisionSettings)
         return Verdict.NO_LEASE
     if not has_slot(node, settings.deflection_slot_share):
         return Verdict.SLOTS_FULL
-    return _FEASIBLE
+    return Verdict.FEASIBLE
