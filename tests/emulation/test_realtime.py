@@ -9,6 +9,7 @@ from vllm_kairos.emulation.realtime import go_before_others
 
 
 def test_only_the_thread_that_asks_is_moved() -> None:
+    before = os.sched_getscheduler(0)
     policies: list[int] = []
 
     def ask() -> None:
@@ -19,7 +20,24 @@ def test_only_the_thread_that_asks_is_moved() -> None:
     thread.start()
     thread.join()
     assert policies in ([], [os.SCHED_RR])
-    assert os.sched_getscheduler(0) != os.SCHED_RR
+    assert os.sched_getscheduler(0) == before
+
+
+def test_it_goes_before_what_was_started_under_a_real_time_policy_too() -> None:
+    priorities: list[int] = []
+
+    def ask() -> None:
+        try:
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(7))
+        except OSError:
+            return
+        if go_before_others():
+            priorities.append(os.sched_getparam(0).sched_priority)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert priorities in ([], [8])
 
 
 def test_without_the_right_to_it_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
