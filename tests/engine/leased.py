@@ -39,7 +39,13 @@ class Leased:
     """Plays the engine core around a scheduler that grants leases."""
 
     def __init__(
-        self, build: Any, *, heartbeat_s: float = HEARTBEAT_S, terms: LeaseSettings | None = None, **options: Any
+        self,
+        build: Any,
+        *,
+        heartbeat_s: float = HEARTBEAT_S,
+        terms: LeaseSettings | None = None,
+        correct: bool = False,
+        **options: Any,
     ) -> None:
         kairos = {"node_id": "d0", "role": "decode", "default_chunk_tokens": 512, "heartbeat_period_s": heartbeat_s}
         self.scheduler = build(kairos=kairos, **{"connector": "KairosNixlConnector", "token_budget": 1024, **options})
@@ -50,6 +56,7 @@ class Leased:
             MODEL,
             terms or LeaseSettings(),
             heartbeat_s=heartbeat_s,
+            correct=correct,
             clock=self._clock,
         )
         self.sent = Sent(self.keeper.current)

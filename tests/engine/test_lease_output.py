@@ -47,9 +47,17 @@ def test_true_takes_the_defaults_and_the_profile_at_hand(tmp_path: Path) -> None
 
 
 def test_every_lease_setting() -> None:
-    raw = {"ttl_s": 1, "horizon_s": 3, "tbt_slo_s": 0.05, "beta": 0.8, "profile": PROFILE, "totals_file": "/x/t"}
+    raw = {
+        "ttl_s": 1,
+        "horizon_s": 3,
+        "tbt_slo_s": 0.05,
+        "beta": 0.8,
+        "profile": PROFILE,
+        "totals_file": "/x/t",
+        "correct": False,
+    }
     terms = LeaseSettings(ttl_s=1, horizon_s=3, tbt_slo_s=0.05, beta=0.8)
-    assert leases(raw) == EngineLeaseSettings(profile=PROFILE, terms=terms, totals_file="/x/t")
+    assert leases(raw) == EngineLeaseSettings(profile=PROFILE, terms=terms, correct=False, totals_file="/x/t")
 
 
 def test_a_governors_profile_and_objective_are_the_leases_too() -> None:
@@ -68,6 +76,7 @@ def test_a_governors_profile_and_objective_are_the_leases_too() -> None:
         ("tbt_slo_s", {"tbt_slo_s": 0}),
         ("beta", {"beta": 1.5}),
         ("profile", {"profile": 7}),
+        ("correct", {"correct": 1}),
         ("profile", True),
         ("surprise", {"profile": PROFILE, "surprise": 1}),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.engine.builder import left_behind, make_request, remote_params, schedule_params, step
-from tests.engine.leased import HEARTBEAT_S, Leased
+from tests.engine.leased import HEARTBEAT_S, MODEL, Leased
 from vllm_kairos.core.lease import LeaseGone, LeaseSettings
 from vllm_kairos.wire.refusal import refusal_message
 
@@ -64,6 +64,20 @@ def test_what_is_queued_here_is_not_granted_again(engine: Leased) -> None:
     left = engine.scheduler.requests["P"].num_prompt_tokens - engine.scheduler.requests["P"].num_computed_tokens
     assert engine.share().prefill_tokens <= before.prefill_tokens - left
     assert engine.share().kv_blocks < before.kv_blocks - 200
+
+
+def test_a_slower_machine_than_the_profiles_grants_less(build: Any) -> None:
+    def granted(*, slowness: float, correct: bool) -> int:
+        engine = Leased(build, correct=correct)
+        engine.decode("A", "B")
+        for _ in range(40):
+            engine.now_s += HEARTBEAT_S
+            engine.step(took_s=slowness * MODEL.latency_s(2, 200, 0, 0))
+        return engine.share().prefill_tokens
+
+    true, slow = granted(slowness=1.0, correct=True), granted(slowness=1.6, correct=True)
+    assert slow < 0.7 * true
+    assert granted(slowness=1.6, correct=False) == pytest.approx(true, rel=0.02)
 
 
 def test_no_router_no_lease_and_the_message_says_that_leases_are_spoken_of(engine: Leased) -> None:

@@ -11,8 +11,10 @@ from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.serve.exception_handling.handlers.vllm_error import generation_error_handler
-from vllm.sampling_params import SamplingParams
-from vllm.v1.engine import EngineCoreOutputs
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from tests.engine.builder import make_request, schedule_params, step
 from vllm_kairos.engine import compat_refusal
@@ -173,6 +175,26 @@ def test_its_output_goes_to_its_client_and_says_why(build: Any) -> None:
     assert (results[0].outputs, answer.new_token_ids) == ([], [])
     add_refusals(results, [(request, "revoked")])
     assert [each.stop_reason for each in results[3].outputs] == [TEXT, refusal_message("revoked")]
+
+
+@pytest.mark.parametrize("kind", list(RequestOutputKind))
+def test_seam_the_reason_comes_through_vllms_output_processor(build: Any, kind: RequestOutputKind) -> None:
+    """0.30-0.32: an output's stop reason reaches the request's stream also where it is an error and has no token."""
+    scheduler = build()
+    request, results = make_request("A", 40), {}
+    scheduler.add_request(request)
+    end_unserved(scheduler, request)
+    add_refusals(results, [(request, "spent")])
+    sent = MsgpackDecoder(EngineCoreOutputs).decode(MsgpackEncoder().encode(results[0]))
+    params = SamplingParams(detokenize=False, output_kind=kind)
+    asked = EngineCoreRequest("A", [1] * 40, None, params, None, 0.0, None, None, None, external_req_id="A")
+    processor, queue = OutputProcessor(None, log_stats=False), RequestOutputCollector(kind, "A")
+    processor.add_request(asked, None, queue=queue)
+    processor.process_outputs(sent.outputs)
+    answer = queue.get_nowait()
+    assert answer is not None
+    assert (answer.finished, compat_refusal._refusal_in(answer)) == (True, TEXT)
+    assert processor.get_num_unfinished_requests() == 0
 
 
 def test_seam_servers_generate_with_the_client_that_plugins_get() -> None:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,13 @@ from vllm_kairos.engine.compat_refusal import claim_of
 from vllm_kairos.engine.deflection import is_deflected
 from vllm_kairos.engine.lease_counts import NO_CAPACITY, CountsWriter, LeaseCounts
 from vllm_kairos.engine.lease_load import pulls_kv, read_load
+from vllm_kairos.engine.lease_price import CorrectedModel
 from vllm_kairos.engine.settings import EngineSettings
 from vllm_kairos.engine.steps_in_flight import StepsInFlight
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.fitting.artifact import load_profile
 from vllm_kairos.profiles import resolve_profile
-from vllm_kairos.wire.messages import Lease
+from vllm_kairos.wire.messages import Lease, StepSample
 
 
 class LeaseKeeper:
@@ -50,10 +51,12 @@ class LeaseKeeper:
         terms: LeaseSettings,
         *,
         heartbeat_s: float,
+        correct: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._scheduler, self._ledger, self._model, self._terms = scheduler, ledger, model, terms
+        self._scheduler, self._ledger, self._terms = scheduler, ledger, terms
         self._heartbeat_s, self._clock = heartbeat_s, clock
+        self._price = CorrectedModel(model, correct=correct)
         self._lock = threading.Lock()  # of the ledger, and of what both threads grant by
         self._routers: frozenset[str] = frozenset()
         self._found: tuple[Share, int, Load] | None = None  # at the last look at everything
@@ -79,7 +82,7 @@ class LeaseKeeper:
             raise ConfigError("additional_config.kairos.leases needs chunked prefill, which is off")
         model = load_profile(resolve_profile(chosen.profile)).step_model
         ledger = LeaseLedger(boot_id, ttl_s=chosen.terms.ttl_s)
-        return cls(scheduler, ledger, model, chosen.terms, heartbeat_s=settings.heartbeat_period_s)
+        return cls(scheduler, ledger, model, chosen.terms, heartbeat_s=settings.heartbeat_period_s, correct=chosen.correct)
 
     def start(self, tell: Callable[[], None], counts_path: Path | None) -> None:
         """From now on have routers told by `tell` that `current` has changed, and the API server what is counted."""
@@ -102,11 +105,12 @@ class LeaseKeeper:
             lease = self._ledger.current(now_s)
         return None if lease is None else _message(lease)
 
-    def grant(self) -> None:
-        """Grant what there is room for, at a fresh look at everything."""
+    def grant(self, samples: Iterable[StepSample] = ()) -> None:
+        """Grant what there is room for, at a fresh look at everything; `samples` are steps measured since the last one."""
+        self._price.learn(samples)
         load, terms = read_load(self._scheduler, self.lengths), self._terms
         amount, steps = capacity(
-            self._model,
+            self._price.beside(load.running_decodes),
             load,
             tbt_s=terms.tbt_slo_s,
             beta=terms.beta,

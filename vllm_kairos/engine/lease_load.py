@@ -14,8 +14,7 @@ _LENGTH_STEP_TOKENS = 64  # how finely what a decode has produced is told apart 
 def read_load(scheduler: Any, lengths: OutputLengths) -> Load:
     """Read it between two steps, in the scheduler's own thread."""
     sums = _Sums(scheduler, lengths)
-    for request in scheduler.running:
-        (sums.queued if request.is_prefill_chunk else sums.decode)(request)
+    sums.running(scheduler.running)
     for request in _waiting(scheduler):
         (sums.incoming if pulls_kv(scheduler, request) else sums.queued)(request)
     return sums.load()
@@ -35,12 +34,23 @@ class _Sums:
         self._incoming = self._incoming_tokens = self._queued = self._queued_tokens = 0
         self._left: dict[int, int] = {}  # output tokens still to come, by what has come
 
-    def decode(self, request: Any) -> None:
-        """One that runs past its prompt."""
-        self._decodes += 1
-        self._kv_tokens += request.num_computed_tokens
-        produced = request.num_output_tokens
-        self._growth_tokens += max(0, min(self._more(produced), request.max_tokens - produced))
+    def running(self, requests: Iterable[Any]) -> None:
+        """Those that run, hundreds of them, and most past their prompts."""
+        left = self._left
+        decodes = kv_tokens = growth_tokens = 0
+        for request in requests:
+            if request.is_prefill_chunk:
+                self.queued(request)
+                continue
+            produced = request.num_output_tokens
+            more = left.get(produced // _LENGTH_STEP_TOKENS)
+            if more is None:
+                more = self._more(produced)
+            most = request.max_tokens - produced
+            growth_tokens += more if more < most else most
+            kv_tokens += request.num_computed_tokens
+            decodes += 1
+        self._decodes, self._kv_tokens, self._growth_tokens = decodes, kv_tokens, max(0, growth_tokens)
 
     def incoming(self, request: Any) -> None:
         """One whose KV is pulled, or will be."""
@@ -80,9 +90,8 @@ class _Sums:
 
     def _more(self, produced: int) -> int:
         step = produced // _LENGTH_STEP_TOKENS
-        if step not in self._left:
-            then = step * _LENGTH_STEP_TOKENS
-            self._left[step] = self._lengths.expected(self._scheduler.max_model_len, then) - then
+        then = step * _LENGTH_STEP_TOKENS
+        self._left[step] = self._lengths.expected(self._scheduler.max_model_len, then) - then
         return self._left[step]
 
     def _blocks_for(self, tokens: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from vllm_kairos.core.lease import LeaseSettings
 from vllm_kairos.errors import ConfigError
-from vllm_kairos.settings_object import Reader, number, read_object, switched, text
+from vllm_kairos.settings_object import Reader, flag, number, read_object, switched, text
 
 LEASES_KEY = "leases"
 _PREFIX = f"additional_config.kairos.{LEASES_KEY}"
@@ -14,10 +14,14 @@ _PREFIX = f"additional_config.kairos.{LEASES_KEY}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLeaseSettings:
-    """What the engine needs to grant leases; `profile` (a file or a shipped name) predicts its steps."""
+    """What the engine needs to grant leases; `profile` (a file or a shipped name) predicts its steps.
+
+    `correct`: by what steps take longer or shorter than predicted.
+    """
 
     profile: str
     terms: LeaseSettings
+    correct: bool = True
     totals_file: str | None = None  # carries the counts to the API server; one of its own unless given
 
 
@@ -29,7 +33,8 @@ def parse_leases(
     if asked is None:
         return None
     values = read_object(_PREFIX, asked, _READERS)
-    profile, totals_file = values.pop("profile", default_profile), values.pop("totals_file", None)
+    profile = values.pop("profile", default_profile)
+    own = {name: values.pop(name) for name in ("correct", "totals_file") if name in values}
     if not profile:
         raise ConfigError(f"{_PREFIX}.profile must name a profile, got {profile!r}, and kairos.profile names none")
     if default_tbt_slo_s is not None:
@@ -38,7 +43,7 @@ def parse_leases(
     if terms.ttl_s <= heartbeat_s:
         rule = f"> heartbeat_period_s, which is {heartbeat_s:g}"
         raise ConfigError(f"{_PREFIX}.ttl_s must be {rule}, got {terms.ttl_s:g}")
-    return EngineLeaseSettings(profile=profile, terms=terms, totals_file=totals_file)
+    return EngineLeaseSettings(profile=profile, terms=terms, **own)
 
 
 def check_leases(raw: Any, *, decodes: bool, reports: bool) -> None:
@@ -59,5 +64,6 @@ _READERS: dict[str, Reader] = {
     "tbt_slo_s": _SECONDS,
     "beta": number("a number > 0 and <= 1", lambda value: 0 < value <= 1),
     "profile": text,
+    "correct": flag,
     "totals_file": text,
 }

@@ -118,7 +118,7 @@ class StateReporter:
         self._step_samples.clear()
         transfers, skipped, skipped_bytes = self._transfers()
         if self._leases is not None:
-            self._leases.grant()
+            self._leases.grant(samples)
         message = read_state(
             self._scheduler,
             self._constants,
