@@ -6,9 +6,9 @@
 Three schedulers live in one process and take turns, a few steps each, so that whatever else the machine does hits all
 of them: vLLM's own, KairosScheduler with a fixed chunk, and KairosScheduler with a governor. Times are CPU seconds of the
 scheduler's thread in schedule() and update_from_output(), with garbage collection off; the governor's clock is moved by
-what its profile predicts. `median` and `fastest` take each turn with its median and its fastest step; `over_` is the median over
-the turns of the governed scheduler's less another's, with quartiles. `noise` compares two that are alike. `own` then
-times the governor's calls alone, and the planner's that ask it, in further steps: quantiles over all of them, and the least.
+what its profile predicts. `median` and `fastest` take each turn with its median and its fastest step; `over_` is the
+median over the turns of the governed scheduler's less another's, with quartiles. `noise` compares two that are alike. `own`
+then times the governor's calls alone, and the planner's that ask it, in further steps: quantiles over all, and the least.
 Scenes: `decode` is 256 decodes and nothing else; in `prefill` a long prompt is computed beside them in chunks, those of
 the other two about as large as the governor's; `tpot` is that under a TPOT objective; in `churn` one request ends and
 one joins in every step.

@@ -126,14 +126,15 @@ class LinearStepModel:
 
     def packed_step_s(self, running_decodes: int, kv_tokens: int, chunks: PrefillTotals) -> float:
         """Predict one step that carries chunks of several prompts, from what their features add up to."""
-        _, _, _, _, d0, d1, d2, x0, x1, x2, x3 = self._flat
-        if not chunks.tokens:
+        a0, a1, a2, a3, d0, d1, d2, x0, x1, x2, x3 = self._flat
+        steps, tokens, done_tokens, work = chunks
+        if not tokens:
             return d0 + d1 * running_decodes + d2 * kv_tokens if running_decodes else 0.0
-        alone = self.prefill_total_s(chunks)
+        alone = a0 * steps + a1 * tokens + a2 * done_tokens + a3 * work
         if not running_decodes:
             return alone
-        extra = x0 + x1 * chunks.tokens + x2 * chunks.done_tokens + x3 * chunks.attention_work
-        return max(alone, d0 + d1 * running_decodes + d2 * kv_tokens + extra)
+        mixed = d0 + d1 * running_decodes + d2 * kv_tokens + (x0 + x1 * tokens + x2 * done_tokens + x3 * work)
+        return mixed if mixed > alone else alone
 
     def tokens_within(
         self, limit_s: float, running_decodes: int, kv_tokens: int, carried: PrefillTotals, done_tokens: int

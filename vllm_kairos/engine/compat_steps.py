@@ -27,10 +27,8 @@ def entered(output: Any, unfinished: AbstractSet[str]) -> AbstractSet[str]:
     return found | resumed if resumed else found
 
 
-def only_decodes_go_on(output: Any) -> bool:
-    """Whether nobody begins to run in a step or has ended since the last one, and each gets a single token in it."""
-    if output.total_num_scheduled_tokens != len(output.num_scheduled_tokens):
-        return False
+def nobody_joins_or_leaves(output: Any) -> bool:
+    """Whether nobody begins to run in a step or has ended since the last one. Seam: as `entered`."""
     return not (output.finished_req_ids or output.scheduled_new_reqs or output.scheduled_cached_reqs.resumed_req_ids)
 
 
@@ -55,6 +53,28 @@ def read_load(scheduler: Any, output: Any, suspects: AbstractSet[str]) -> StepLo
     if total == load.running_decodes + load.chunks.tokens:
         return load
     return _load(scheduler, scheduled, kv_tokens, scheduled)
+
+
+def read_same_load(output: Any, prefilling: Mapping[str, Any], kv_tokens: int) -> StepLoad | None:
+    """Read a step that serves whom the last one did, who hold `kv_tokens` before it, right after schedule().
+
+    None where that takes a look at who they are: one of the `prefilling` has come to its prompt's end, or another prefills.
+    What is deflected is not read.
+    """
+    scheduled = output.num_scheduled_tokens
+    decodes, tokens, done_tokens, work = len(scheduled) - len(prefilling), 0, 0, 0.0
+    for request_id, request in prefilling.items():
+        chunk = scheduled[request_id]
+        before = request.num_computed_tokens - chunk
+        tokens += chunk
+        done_tokens += before
+        work += chunk * (before + chunk * 0.5)
+        if not request.is_prefill_chunk:
+            return None
+    if output.total_num_scheduled_tokens != decodes + tokens:
+        return None
+    chunks = PrefillTotals(1, tokens, done_tokens, work) if tokens else NO_CHUNKS
+    return StepLoad(decodes, kv_tokens, chunks, 0, frozenset(prefilling))
 
 
 def _load(scheduler: Any, scheduled: Mapping[str, int], kv_tokens: int, suspects: Iterable[str]) -> StepLoad:

@@ -1,8 +1,9 @@
 """Feeds the deadline governor with what the scheduler does, and asks it how much prefill a step may carry."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any
 
 from vllm_kairos.core.governor import NO_CHUNKS, Flight, Governor, Moment, Objective, StepBound
@@ -15,16 +16,27 @@ from vllm_kairos.profiles import resolve_profile
 from vllm_kairos.wire.objectives import read_objectives
 
 _STEPS_PER_LOOK = 256
+_MOST_UNTOLD = 8
 _NO_DEADLINE = Objective()
 _NOBODY: dict[str, Objective] = {}
+_NONE: frozenset[str] = frozenset()
 
 logger = compat.init_logger("vllm.kairos.governor")
+
+
+@dataclass(slots=True)
+class _Step:
+    scheduled_s: float
+    follows: bool  # it has requests in common with the step before
+    kv_tokens: int  # before it, where the same requests decode on
+    flight: Flight | None = None  # None: the governor has not been told yet
 
 
 class StepGovernor:
     """Called around schedule() and update_from_output(), in the scheduler's thread.
 
-    What it does in a step of decodes alone does not look at each of them.
+    A step in which the same requests decode on is only counted: the governor is told of some of them at once, at the
+    latest when it is asked. It is told of any other step at once.
     """
 
     def __init__(
@@ -43,8 +55,10 @@ class StepGovernor:
         self._head: str | None = None  # the first to wait for prefill, in the step being scheduled
         self._last_ids: dict[str, int] = {}
         self._kv_tokens = 0  # of those in the last step, after it
-        self._decodes = -1  # how many of them decode, where all do
-        self._in_flight: StepsInFlight[tuple[Flight, float, bool]] = StepsInFlight()
+        self._decodes = -1  # how many they are, where all of them decode and nobody else does
+        self._in_flight: StepsInFlight[_Step] = StepsInFlight()
+        self._untold = 0  # steps that the governor has not been told of
+        self._last_untold: tuple[_Step, float] | None = None  # of those, the last that has ended, and what it took
         self._ended_s = clock()
         self._steps = 0
 
@@ -74,9 +88,11 @@ class StepGovernor:
     def begin(self, running_prefills: Sequence[Any]) -> None:
         """A step is about to be scheduled; `running_prefills` are between two chunks."""
         self._head = None
-        for request_id in compat_steps.ended_requests(self._scheduler):
-            self._governor.deadlines.forget(request_id)
-            self._own.pop(request_id, None)
+        if ended := compat_steps.ended_requests(self._scheduler):
+            self._catch_up()
+            for request_id in ended:
+                self._governor.deadlines.forget(request_id)
+                self._own.pop(request_id, None)
         if running_prefills or self._prefilling:
             self._prefilling = {request.request_id: request for request in running_prefills}
 
@@ -85,6 +101,7 @@ class StepGovernor:
 
         `head` is the first request that waits for prefill.
         """
+        self._catch_up()
         self._head = head.request_id
         last_ids, kv_tokens = self._last_ids, self._kv_tokens
         for request_id, request in self._prefilling.items():
@@ -99,48 +116,33 @@ class StepGovernor:
         ids = output.num_scheduled_tokens
         if not ids:
             return
-        now_s, follows = self._clock(), True
-        if self._decodes == len(ids) and not self._prefilling and compat_steps.only_decodes_go_on(output):
-            flight = self._go_on(ids, now_s)
+        now_s, same = self._clock(), self._is_same(output)
+        if same and self._decodes == output.total_num_scheduled_tokens and not self._prefilling:
+            step = _Step(now_s, True, self._kv_tokens)
+            self._untold += 1
+            self._kv_tokens += self._decodes
         else:
-            follows = not ids.keys().isdisjoint(self._last_ids)
-            flight = self._change(output, now_s)
+            self._catch_up()
+            step = _Step(now_s, same or not ids.keys().isdisjoint(self._last_ids), self._kv_tokens)
+            step.flight = self._tell(output, now_s, same)
         self._last_ids = ids
-        self._in_flight.add(output, (flight, now_s, follows))
-
-    def _go_on(self, ids: Mapping[str, int], now_s: float) -> Flight:
-        """Everybody takes the token behind the last step's; nobody has joined or left."""
-        decodes, kv_tokens = self._decodes, self._kv_tokens
-        flight = self._governor.scheduled(now_s, decodes, kv_tokens, NO_CHUNKS)
-        if not self._governor.deadlines.go_on(_NOBODY, decodes, flight):
-            self._governor.deadlines.serve(ids.keys(), flight, self._objective_of, self._still_decodes)
-        self._kv_tokens = kv_tokens + decodes
-        return flight
-
-    def _change(self, output: Any, now_s: float) -> Flight:
-        """Any other step."""
-        ids = output.num_scheduled_tokens
-        entered = compat_steps.entered(output, self._prefilling.keys())
-        load = compat_steps.read_load(self._scheduler, output, entered)
-        if self._head in ids:
-            self._governor.head_served(now_s)
-        flight = self._governor.scheduled(now_s, load.running_decodes, load.kv_tokens, load.chunks)
-        self._serve(output, entered, load.unfinished, flight)
-        self._kv_tokens = load.kv_tokens + output.total_num_scheduled_tokens
-        self._decodes = -1 if load.unfinished else len(ids)
-        return flight
+        self._in_flight.add(output, step)
 
     def step_finished(self, output: Any) -> None:
         """A step's output was taken in."""
         now_s = self._clock()
-        taken = self._in_flight.take(output)
-        if taken is None:
+        step = self._in_flight.take(output)
+        if step is None:
             return
-        flight, scheduled_s, follows = taken
         # As StepSpan.actual_s has it: idle time before the step counts where the engine had no reason to be idle.
-        begun_s = self._ended_s if follows or scheduled_s < self._ended_s else scheduled_s
-        self._governor.finished(flight, now_s, now_s - begun_s)
+        took_s = now_s - (self._ended_s if step.follows or step.scheduled_s < self._ended_s else step.scheduled_s)
         self._ended_s = now_s
+        if step.flight is not None:
+            self._governor.finished(step.flight, now_s, took_s)
+        else:
+            self._last_untold = (step, took_s)
+            if self._untold >= _MOST_UNTOLD:
+                self._catch_up()
         self._steps += 1
         if self._steps % _STEPS_PER_LOOK == 0 and (drift := self._governor.new_drift()) is not None:
             advice = "consider a new one, as kairos profile --from-log fits to recorded steps"
@@ -148,8 +150,51 @@ class StepGovernor:
 
     def preempted(self, request_id: str) -> None:
         """`request_id` lost its place."""
-        self._decodes = -1
+        self._catch_up()
+        self._last_ids = {}
         self._governor.deadlines.forget(request_id)
+
+    def _is_same(self, output: Any) -> bool:
+        """Whether a step serves exactly who the last one did, all that run, and without drafts that may be refused."""
+        count = len(output.num_scheduled_tokens)
+        everybody = count == len(self._last_ids) == len(self._scheduler.running)
+        return everybody and not self._scheduler.num_spec_tokens and compat_steps.nobody_joins_or_leaves(output)
+
+    def _tell(self, output: Any, now_s: float, same: bool) -> Flight:
+        """Tell the governor of a step; `same`: it serves who the last one did."""
+        ids, governor = output.num_scheduled_tokens, self._governor
+        if self._head in ids:
+            governor.head_served(now_s)
+        entered: AbstractSet[str] = _NONE
+        load = compat_steps.read_same_load(output, self._prefilling, self._kv_tokens) if same else None
+        if load is None:
+            entered = compat_steps.entered(output, self._prefilling.keys())
+            load = compat_steps.read_load(self._scheduler, output, entered)
+        flight = governor.scheduled(now_s, load.running_decodes, load.kv_tokens, load.chunks)
+        self._serve(output, entered, load.unfinished, flight)
+        self._kv_tokens = load.kv_tokens + output.total_num_scheduled_tokens
+        self._decodes = -1 if load.unfinished else len(ids)
+        return flight
+
+    def _catch_up(self) -> None:
+        """Tell the governor of the steps since, in which the same requests decoded on.
+
+        Of those that have ended only the last is told: the others' tokens have no deadline any more, and for the
+        correction one of some steps is enough.
+        """
+        if not self._untold:
+            return
+        governor, decodes = self._governor, self._decodes
+        waiting = [step for step in self._in_flight.notes() if step.flight is None]
+        ended, self._untold = self._untold - len(waiting), 0
+        if ended and self._last_untold is not None:
+            step, took_s = self._last_untold
+            governor.ran(decodes, step.kv_tokens, took_s)
+            governor.deadlines.go_on(_NOBODY, decodes, Moment(self._ended_s), steps=ended)
+        for step in waiting:
+            begin_s = max(step.scheduled_s, self._ended_s)
+            step.flight = governor.scheduled(begin_s, decodes, step.kv_tokens, NO_CHUNKS)
+            governor.deadlines.go_on(_NOBODY, decodes, step.flight)
 
     def _serve(self, output: Any, entered: AbstractSet[str], unfinished: AbstractSet[str], moment: Moment) -> None:
         """Tell who gets a token of the step."""

@@ -6,7 +6,6 @@ from typing import Any
 from weakref import WeakSet
 
 from vllm_kairos.core.governor import BoundedStep, GovernorMode, Prompt
-from vllm_kairos.core.latency import PrefillTotals
 from vllm_kairos.core.schedule_state import ScheduleState
 from vllm_kairos.core.step_plan import StepPlan, skipped_decodes
 from vllm_kairos.engine import compat
@@ -17,9 +16,6 @@ from vllm_kairos.errors import WireError
 
 _SCANNED_WAITING = 256
 """Waiting requests looked at per step; a scan that gets beyond them stops at the first prefill without room."""
-
-_Question = tuple[int, int, PrefillTotals, bool]
-"""Tokens computed, tokens asked for, what the step carries, and whether nothing of that is under its bound."""
 
 logger = compat.init_logger("vllm.kairos.planner")
 
@@ -39,7 +35,6 @@ class StepPlanner:
         self._settings = settings
         mode = GovernorMode.STRICT if settings.governor is None else settings.governor.sizing.mode
         self._follows_schedules, self._bounds_scheduled = mode.follows_schedules, mode.bounds_scheduled
-        self._in_time_answers: dict[Any, tuple[_Question, int]] = {}  # of the step being planned, by request
         self._chunking = bool(scheduler.scheduler_config.enable_chunked_prefill)
         self._planned: WeakSet[ScheduleState] = WeakSet()  # dies with the requests
         self._next_victim = 0
@@ -117,7 +112,6 @@ class StepPlanner:
                 state.ended = compat.is_running(request) and not request.is_prefill_chunk
                 ended = ended or state.ended
         self._prefills = []
-        self._in_time_answers.clear()
         return ended
 
     def _running_prefills(self) -> list[Any]:
@@ -159,7 +153,8 @@ class StepPlanner:
         if self._governor is not None and (head := self._first_in_time()) is not None:
             bound = self._governor.bound(arrivals, head)
             if bound is not None:
-                forecast.bounded, step.bounded = BoundedStep(bound), BoundedStep(bound)
+                step.bounded = BoundedStep(bound)
+                forecast.bounded = BoundedStep(bound) if some_wait else None
         # Only prefills of the waiting queues are held out.
         return self._forecast_held(forecast, floor_for, bool(arrivals)) if some_wait else []
 
@@ -241,12 +236,7 @@ class StepPlanner:
             return new
         if bounded.full:
             return 0
-        question = (computed, new, bounded.carried, bounded.first)
-        answer = self._in_time_answers.get(request)  # vLLM asks what the forecast has asked
-        if answer is None or answer[0] != question:
-            tokens = bounded.largest(self._prompt(request, computed, new), new)
-            answer = self._in_time_answers[request] = (question, tokens)
-        return answer[1]
+        return bounded.largest(self._prompt(request, computed, new), new)
 
     def _prompt(self, request: Any, computed: int, new: int) -> Prompt:
         """What is left of a prompt that is to get up to `new` tokens, and where its chunks may end."""

@@ -1,6 +1,7 @@
 """Steps between schedule() and update_from_output(), with what was noted of them when they were scheduled."""
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 _Note = TypeVar("_Note")
@@ -22,6 +23,10 @@ class StepsInFlight(Generic[_Note]):
         if len(self._steps) == _MOST:
             self._steps.popleft()  # its output never came
         self._steps.append((output, note))
+
+    def notes(self) -> Iterator[_Note]:
+        """The notes of all of them, in the order of the steps."""
+        return (note for _, note in self._steps)
 
     def take(self, output: Any) -> _Note | None:
         """The note of `output`, which was taken in, and forget those before it, whose outputs never came; None without one."""

@@ -42,14 +42,13 @@ class StepBound:
 class BoundedStep:
     """The chunks that one step carries so far, under a bound."""
 
-    __slots__ = ("_bound", "_granted", "carried", "first", "full")
+    __slots__ = ("_bound", "_carried", "_first", "_granted", "full")
 
     def __init__(self, bound: StepBound) -> None:
         self._bound = bound
         self._granted: dict[Any, tuple[int, int, bool]] = {}
-        self.carried = NO_CHUNKS
-        self.first = True
-        """Whether no prompt under the bound has a chunk yet."""
+        self._carried = NO_CHUNKS
+        self._first = True  # no prompt under the bound has a chunk yet
         self.full = False
         """Whether it is known that no chunk of any prompt fits any more."""
 
@@ -57,21 +56,21 @@ class BoundedStep:
         """The most tokens of one more prompt."""
         if self.full:
             return 0
-        tokens = self._bound.largest(self.carried, prompt, most_tokens, first=self.first)
-        self.full = not tokens and self._bound.is_full(self.carried, first=self.first)
+        tokens = self._bound.largest(self._carried, prompt, most_tokens, first=self._first)
+        self.full = not tokens and self._bound.is_full(self._carried, first=self._first)
         return tokens
 
     def grant(self, request: Any, done_tokens: int, tokens: int, *, under_bound: bool = True) -> None:
         """`request` gets `tokens` behind its `done_tokens`; `under_bound`: no more than `largest` had left for it."""
         if tokens > 0:
             self._granted[request] = (done_tokens, tokens, under_bound)
-            self.carried = with_chunk(self.carried, done_tokens, tokens)
-            self.first = self.first and not under_bound
+            self._carried = with_chunk(self._carried, done_tokens, tokens)
+            self._first = self._first and not under_bound
 
     def give_back(self, request: Any) -> None:
         """It gets none after all, or is asked about again."""
         if self._granted.pop(request, None) is not None:
             granted, self._granted = self._granted, {}
-            self.carried, self.first, self.full = NO_CHUNKS, True, False
+            self._carried, self._first, self.full = NO_CHUNKS, True, False
             for each, (done_tokens, tokens, under_bound) in granted.items():
                 self.grant(each, done_tokens, tokens, under_bound=under_bound)

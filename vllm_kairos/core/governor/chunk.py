@@ -7,7 +7,6 @@ from vllm_kairos.core.governor.price import Price
 from vllm_kairos.core.latency import PrefillTotals
 
 NO_CHUNKS = PrefillTotals(0, 0, 0, 0.0)
-_ROUNDING_TOKENS = 1e-6  # by which a solution may fall short of the whole number that it is
 
 
 class Prompt(NamedTuple):
@@ -41,15 +40,25 @@ def with_chunk(carried: PrefillTotals, done_tokens: int, tokens: int) -> Prefill
 def largest_chunk(price: Price, limit_s: float, carried: PrefillTotals, prompt: Prompt, most_tokens: int) -> int:
     """Return the most tokens of `prompt` with which the step takes at most `limit_s`; 0 when none fit.
 
-    A step is priced once where `price` says how many tokens reach the limit (within rounding of it a chunk may be
-    one token short), or for a chunk that fits whole; else O(log most_tokens) times, and some six times where prices
-    bend little. Asked of the prompts in queue order, each with what those before it got in `carried`, the chunks
-    add up to the most prefill that the step can hold in that order.
+    Where `price` knows how many tokens reach the limit that is all (exact up to rounding); else a step is priced once
+    for a chunk that fits whole, or O(log most_tokens) times, some six where prices bend little. Asked of the prompts in
+    queue order, each with what those before it got in `carried`, the chunks add up to the most prefill that the step can
+    hold in that order.
     """
     whole = prompt.allowed(most_tokens)
     if not whole:
         return 0
-    step_s, done_tokens = price.step_s, prompt.done_tokens
+    solution = price.tokens_within(limit_s, carried, prompt.done_tokens)
+    if solution is None:
+        return prompt.allowed(_search(price, limit_s, carried, prompt.done_tokens, whole))
+    if solution >= whole:
+        return whole
+    return prompt.allowed(int(solution)) if solution >= 1 else 0
+
+
+def _search(price: Price, limit_s: float, carried: PrefillTotals, done_tokens: int, most_tokens: int) -> int:
+    """The most tokens behind `done_tokens`, up to `most_tokens`, whose price is within the limit; 0 without one."""
+    step_s = price.step_s
     _, other_tokens, other_done_tokens, other_work = carried
     all_done_tokens = other_done_tokens + done_tokens
 
@@ -57,15 +66,8 @@ def largest_chunk(price: Price, limit_s: float, carried: PrefillTotals, prompt: 
         work = other_work + tokens * (done_tokens + tokens * 0.5)
         return step_s(PrefillTotals(1, other_tokens + tokens, all_done_tokens, work))
 
-    solution = price.tokens_within(limit_s, carried, done_tokens)
-    if solution is not None:
-        tokens = whole if solution >= whole else prompt.allowed(max(0, int(solution + _ROUNDING_TOKENS)))
-        if not tokens or price_s(tokens) <= limit_s:
-            return tokens
-    whole_s = price_s(whole)
-    if whole_s <= limit_s:
-        return whole
-    return prompt.allowed(_last_safe(price_s, limit_s, whole, whole_s))
+    most_s = price_s(most_tokens)
+    return most_tokens if most_s <= limit_s else _last_safe(price_s, limit_s, most_tokens, most_s)
 
 
 def _last_safe(step_s: Callable[[int], float], limit_s: float, unsafe: int, unsafe_s: float) -> int:

@@ -1,7 +1,6 @@
 """Sizes the prefill of each engine step by the deadlines of the requests that decode (SLOWeave)."""
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -16,7 +15,6 @@ from vllm_kairos.core.regime import Regime
 
 _MOST_IN_FLIGHT = 64
 _PREFILL, _DECODE, _MIXED = Regime.PREFILL, Regime.DECODE, Regime.MIXED
-_UNCORRECTED = dict.fromkeys(Regime, 1.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +39,7 @@ class Governor:
         self._model, self._settings = model, settings
         self.deadlines = Deadlines()
         self._correction = Correction()
+        self._applied = self._correction if settings.correct else Correction()
         self._share: float | MeasuredMargin = MeasuredMargin() if isinstance(settings.beta, str) else float(settings.beta)
         self._flights: deque[Flight] = deque()
         self._head: str | None = None
@@ -60,7 +59,7 @@ class Governor:
         left_s = self.deadlines.earliest_s(begin_s) - begin_s
         if left_s == inf:
             return None
-        factors = self._factors()
+        factors = self._applied.factors
         decodes_s = factors[_DECODE] * self._model.packed_step_s(running_decodes, kv_tokens, NO_CHUNKS)
         factor = factors[_MIXED if running_decodes else _PREFILL]
         price = StepPrice(self._model, running_decodes, kv_tokens, factor=factor, decodes_s=decodes_s)
@@ -85,7 +84,7 @@ class Governor:
         begin_s = self._next_begin_s(now_s)
         regime = Regime.of(running_decodes, chunks.tokens)
         model_s = self._model.packed_step_s(running_decodes, kv_tokens, chunks)
-        predicted_s = self._factors()[regime] * model_s
+        predicted_s = self._applied.factors[regime] * model_s
         flight = Flight(begin_s + predicted_s, begin_s, regime, model_s, predicted_s)
         if len(self._flights) == _MOST_IN_FLIGHT:
             self._flights.popleft()  # its output never came
@@ -106,6 +105,12 @@ class Governor:
         if flight.regime is _MIXED and isinstance(self._share, MeasuredMargin):
             self._share.observe(took_s / flight.predicted_s)
 
+    def ran(self, running_decodes: int, kv_tokens: int, took_s: float) -> None:
+        """A step of decodes alone, of which nothing was told when it was scheduled, has taken `took_s`."""
+        model_s = self._model.packed_step_s(running_decodes, kv_tokens, NO_CHUNKS)
+        if model_s > 0 and took_s > 0:
+            self._correction.observe(_DECODE, took_s / model_s)
+
     def new_drift(self) -> float | None:
         """By how much steps take longer than the model says, where that has changed by a quarter since it was told last."""
         factor = self._correction.factors[_DECODE]
@@ -113,9 +118,6 @@ class Governor:
             return None
         self._reported_drift = factor
         return factor
-
-    def _factors(self) -> Mapping[Regime, float]:
-        return self._correction.factors if self._settings.correct else _UNCORRECTED
 
     def _next_begin_s(self, now_s: float) -> float:
         """When a step scheduled now begins: after those in flight, whose ends move when they begin late or take too long."""

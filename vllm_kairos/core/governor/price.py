@@ -12,7 +12,7 @@ class Price(Protocol):
         """The time that the step takes with them, in seconds."""
 
     def tokens_within(self, limit_s: float, carried: PrefillTotals, done_tokens: int) -> float | None:
-        """How many tokens of one more prompt, behind `done_tokens`, bring the step to `limit_s`; None: not known."""
+        """How many tokens of one more prompt, behind `done_tokens`, bring the step to `limit_s`; None: search."""
 
 
 class StepPrice:
