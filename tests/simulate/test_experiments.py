@@ -1,6 +1,7 @@
 """Experiments: every one listed can be set up, and one runs end to end."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -26,12 +27,32 @@ def test_every_experiment_copes_with_a_grid_that_lacks_its_points(name):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_copes_with_policies_that_are_not_its_own(name):
+def test_every_experiment_copes_with_policies_that_are_not_its_own(name, tmp_path):
     experiment = EXPERIMENTS[name]
     sweep = {"policies": ("llmd-noncached", "static-length:64"), "seeds": (0,), "rates": (3.0,)}
-    configs = configs_of(experiment, {"sweep": sweep, "workload": {"requests": 5}})
+    configs = configs_of(experiment, {"sweep": sweep, "workload": _few_requests(experiment, tmp_path)})
     rows = experiment_rows(experiment, run_sweeps(configs, workers=1, tell=lambda requests: None))
     assert all(isinstance(row, Row) for row in rows)
+
+
+def _few_requests(experiment, folder):
+    if all(config.workload.trace is None for config in experiment.sweeps().values()):
+        return {"requests": 5}
+    trace = folder / "trace.csv"
+    trace.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(f"2023-11-16 18:00:0{at},300,9\n" for at in range(5))
+    )
+    return {"trace": str(trace), "limit": 5}
+
+
+def test_leases_are_compared_with_static_pd_and_one_deflection_per_node(tmp_path):
+    experiment = EXPERIMENTS["crossflow"]
+    configs = configs_of(experiment, {"workload": _few_requests(experiment, tmp_path)})
+    few = {label: replace(config, sweep=replace(config.sweep, rates=(50.0,))) for label, config in configs.items()}
+    rows = {row.quantity: row for row in experiment_rows(experiment, run_sweeps(few, workers=1, tell=lambda requests: None))}
+    lower = rows["points with a mean TTFT below static P/D's"]
+    assert (lower.expected, lower.ours) == (9.0, 9.0)
+    assert rows["azure-conv-4, 50 requests/s: mean TTFT over static P/D"].ours < 0
 
 
 def test_settings_given_take_the_place_of_its_own():

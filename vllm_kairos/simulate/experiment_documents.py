@@ -41,6 +41,7 @@ def _one(one: Figures) -> dict[str, Any]:
         "rejected": one.rejected,
         "deflected": one.deflected,
         **{f"ttft_{name}_s": value for name, value in _ranks(one.ttft_s).items()},
+        "ttft_mean_s": one.ttft_s.mean,
         **{f"tbt_{name}_s": value for name, value in _ranks(one.tbt_s).items()},
         "tbt_violation_share": one.tbt_s.violation_share,
         "slo_attainment": one.slo_attainment,
