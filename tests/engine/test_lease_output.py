@@ -64,6 +64,9 @@ def test_a_governors_profile_and_objective_are_the_leases_too() -> None:
     found = leases(True, governor={"profile": PROFILE, "tbt_slo_s": 0.025})
     assert found is not None
     assert (found.profile, found.terms.tbt_slo_s) == (PROFILE, 0.025)
+    by_tpot = leases(True, governor={"profile": PROFILE, "tpot_slo_s": 0.03})
+    assert by_tpot is not None
+    assert by_tpot.terms.tbt_slo_s == 0.03
 
 
 @pytest.mark.parametrize(
@@ -93,11 +96,15 @@ def test_what_is_no_object_is_refused(raw: Any) -> None:
         leases(raw)
 
 
-def test_leases_need_a_feed_and_a_server_that_decodes() -> None:
+def test_leases_need_a_feed() -> None:
     with pytest.raises(ConfigError, match="leases needs state_endpoint"):
         parse_settings({"kairos": {"leases": {"profile": PROFILE}}})
-    with pytest.raises(ConfigError, match="leases must be off where role is 'prefill'"):
-        leases({"profile": PROFILE}, role="prefill")
+
+
+def test_a_prefill_server_grants_none() -> None:
+    assert leases({"profile": PROFILE}, role="prefill") is None
+    with pytest.raises(ConfigError, match="surprise"):
+        leases({"surprise": 1}, role="prefill")
 
 
 def test_leases_need_chunked_prefill(build: Any) -> None:

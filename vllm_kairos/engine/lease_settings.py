@@ -25,9 +25,7 @@ class EngineLeaseSettings:
     totals_file: str | None = None  # carries the counts to the API server; one of its own unless given
 
 
-def parse_leases(
-    raw: Any, *, default_profile: Any, default_tbt_slo_s: float | None, heartbeat_s: float
-) -> EngineLeaseSettings | None:
+def parse_leases(raw: Any, *, default_profile: Any, default_tbt_slo_s: float | None) -> EngineLeaseSettings | None:
     """Read the settings; None: off. ConfigError names the field, the rule and the value."""
     asked = switched(_PREFIX, raw)
     if asked is None:
@@ -39,21 +37,16 @@ def parse_leases(
         raise ConfigError(f"{_PREFIX}.profile must name a profile, got {profile!r}, and kairos.profile names none")
     if default_tbt_slo_s is not None:
         values.setdefault("tbt_slo_s", default_tbt_slo_s)
-    terms = LeaseSettings(**values)
-    if terms.ttl_s <= heartbeat_s:
-        rule = f"> heartbeat_period_s, which is {heartbeat_s:g}"
-        raise ConfigError(f"{_PREFIX}.ttl_s must be {rule}, got {terms.ttl_s:g}")
-    return EngineLeaseSettings(profile=profile, terms=terms, **own)
+    return EngineLeaseSettings(profile=profile, terms=LeaseSettings(**values), **own)
 
 
-def check_leases(raw: Any, *, decodes: bool, reports: bool) -> None:
-    """Refuse leases of a server that takes no deflected prefill or tells nobody; ConfigError names what is missing."""
-    if switched(_PREFIX, raw) is None:
-        return
-    if not decodes:
-        raise ConfigError(f"{_PREFIX} must be off where role is 'prefill': nothing is deflected to such a server, got {raw!r}")
-    if not reports:
+def check_leases(leases: EngineLeaseSettings, *, endpoint: str | None, heartbeat_s: float) -> None:
+    """Refuse leases that nobody hears of, or that end before they are renewed. Raises ConfigError."""
+    if endpoint is None:
         raise ConfigError(f"{_PREFIX} needs state_endpoint, by which routers hear of them, got none")
+    if leases.terms.ttl_s <= heartbeat_s:
+        rule = f"> heartbeat_period_s, which is {heartbeat_s:g}"
+        raise ConfigError(f"{_PREFIX}.ttl_s must be {rule}, got {leases.terms.ttl_s:g}")
 
 
 _SECONDS = number("a finite number > 0", lambda value: 0 < value < inf)

@@ -109,14 +109,17 @@ def _profile_of(raw: Mapping[str, Any]) -> Any:
 def _leases(
     raw: Mapping[str, Any], values: Mapping[str, Any], governor: EngineGovernorSettings | None
 ) -> EngineLeaseSettings | None:
-    asked = raw.get(LEASES_KEY)
-    check_leases(asked, decodes=values.get("role", Role.BOTH).decodes, reports="state_endpoint" in values)
-    return parse_leases(
-        asked,
+    """None also on a prefill server, to which nothing is deflected."""
+    leases = parse_leases(
+        raw.get(LEASES_KEY),
         default_profile=_profile_of(raw) if governor is None else governor.profile,
-        default_tbt_slo_s=None if governor is None else governor.sizing.objective.tbt_s,
-        heartbeat_s=values.get("heartbeat_period_s", DEFAULT_HEARTBEAT_S),
+        default_tbt_slo_s=None if governor is None else governor.sizing.objective.tbt_s or governor.sizing.objective.tpot_s,
     )
+    if leases is None or not values.get("role", Role.BOTH).decodes:
+        return None
+    heartbeat_s = values.get("heartbeat_period_s", DEFAULT_HEARTBEAT_S)
+    check_leases(leases, endpoint=values.get("state_endpoint"), heartbeat_s=heartbeat_s)
+    return leases
 
 
 def _default_chunk(role: Role, configured: int | None, governed: bool) -> int | None:
