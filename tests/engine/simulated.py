@@ -34,7 +34,7 @@ ONE_SECOND = LinearStepModel(
 PRICED = LinearStepModel(
     prefill=PrefillCost(fixed_s=0.4, per_token_s=0.02, per_done_token_s=0.0, per_attention_work_s=1e-4),
     decode=DecodeCost(fixed_s=0.6, per_decode_s=0.02, per_kv_token_s=2e-4),
-    extra=PrefillCost(fixed_s=0.0, per_token_s=0.01, per_done_token_s=0.0, per_attention_work_s=1e-4),
+    extra=PrefillCost(fixed_s=0.1, per_token_s=0.01, per_done_token_s=0.0, per_attention_work_s=1e-4),
 )
 """What a governor takes steps for."""
 

@@ -236,7 +236,7 @@ class StepPlanner:
             return new
         if bounded.full:
             return 0
-        return bounded.largest(self._prompt(request, computed, new), new)
+        return bounded.largest(self._prompt(request, computed, new), new, may_wait=state is None)
 
     def _prompt(self, request: Any, computed: int, new: int) -> Prompt:
         """What is left of a prompt that is to get up to `new` tokens, and where its chunks may end."""

@@ -179,7 +179,8 @@ class PrefillPlan:
         """Of `tokens`, what leaves `step` time to end by the decodes' deadlines, where these bound `job`."""
         if step.bounded is None or tokens <= 0 or not self._is_in_time(job):
             return tokens
-        return step.bounded.largest(Prompt(job.computed_tokens, job.tokens_left), tokens)
+        prompt = Prompt(job.computed_tokens, job.tokens_left)
+        return step.bounded.largest(prompt, tokens, may_wait=self._schedule(job) is None)
 
     def _prompts(self) -> Iterator[Job]:
         """Those that wait for prefill, in the order in which they get it."""

@@ -72,6 +72,7 @@ class GovernorConfig:
     tbt_slo_ms: float | None = option(None, "a token due so long after the one before (without a TPOT one, the TBT objective)")
     beta: float | str = option(0.9, "share of the time to a deadline that a step may take, or measured (0.9)")
     starvation_s: float = option(1.0, "time without a token after which the first prompt gets some in any case (1)")
+    patience_tokens: float = option(8.0, "TPOT objectives' time that it waits for a chunk that is worth its step (8)")
 
     def __post_init__(self) -> None:
         modes = [str(mode) for mode in GovernorMode]
@@ -79,6 +80,7 @@ class GovernorConfig:
         for name in ("tpot_slo_ms", "tbt_slo_ms", "starvation_s"):
             value = getattr(self, name)
             require(name, value, value is None or 0 < value < inf, "a finite number > 0")
+        require("patience_tokens", self.patience_tokens, 0 <= self.patience_tokens < inf, "a finite number >= 0")
         holds = self.beta == MEASURED if isinstance(self.beta, str) else 0 < self.beta <= 1
         require("beta", repr(self.beta), holds, f"{MEASURED} or a number > 0 and <= 1")
 

@@ -28,7 +28,7 @@ def engine(profile: LinearStepModel = A100, *, truth: LinearStepModel = A100, **
     return Engine(governor=governor, truth=truth, **options)  # type: ignore[arg-type]
 
 
-_SETTINGS = ("objective", "beta", "starvation_s", "floor_tokens", "correct")
+_SETTINGS = ("objective", "beta", "starvation_s", "floor_tokens", "patience_tokens", "correct")
 
 
 @settings(max_examples=50, deadline=None)
@@ -40,17 +40,29 @@ _SETTINGS = ("objective", "beta", "starvation_s", "floor_tokens", "correct")
     lengths=st.lists(st.integers(1, 3000), max_size=12),
     ahead=st.integers(0, 1),
     tpot=st.booleans(),
+    patient=st.booleans(),
 )
 def test_exact_predictions_miss_no_deadline_and_waste_none(
-    model: LinearStepModel, decodes: int, kv_tokens: int, slack: float, lengths: list[int], ahead: int, tpot: bool
+    model: LinearStepModel,
+    decodes: int,
+    kv_tokens: int,
+    slack: float,
+    lengths: list[int],
+    ahead: int,
+    tpot: bool,
+    patient: bool,
 ) -> None:
-    """A decode-only step is feasible, so every token is in time, and one prompt token more would have been too late."""
+    """A decode-only step is feasible, so every token is in time.
+
+    One prompt token more would have been too late, unless prefill waits for a later step.
+    """
     objective_s = max(slack * model.latency_s(decodes, kv_tokens, 0, 0), 1e-6)
     node = engine(
         model,
         truth=model,
         objective=Objective(tpot_s=objective_s) if tpot else Objective(tbt_s=objective_s),
         starvation_s=1e9,
+        patience_tokens=8 if patient else 0,
         prompts=[[0, length] for length in lengths],
         decodes=decodes,
         decode_kv_tokens=kv_tokens,
@@ -60,7 +72,8 @@ def test_exact_predictions_miss_no_deadline_and_waste_none(
     for _ in range(20):
         queue = [list(prompt) for prompt in node.prompts]
         node.step()
-        _nothing_larger_was_safe(node, model, queue)
+        if not (patient and tpot):
+            _nothing_larger_was_safe(node, model, queue)
     for count, at_s in enumerate(node.token_times):
         due_s = node.token_times[0] + count * objective_s if tpot else node.token_times[max(0, count - 1)] + objective_s
         assert at_s <= due_s + ROUNDING_S

@@ -6,19 +6,23 @@ from vllm_kairos.core.governor.chunk import NO_CHUNKS, Prompt, largest_chunk, wi
 from vllm_kairos.core.governor.price import Price
 from vllm_kairos.core.latency import PrefillTotals
 
+_WORTH = 0.8
+
 
 class StepBound:
     """The time limit of one step, and the price of chunks in it.
 
     The first prompt of a step gets `floor_tokens` whatever the limit. Where that is not enough for the chunk that the
-    prompt needs, it gets nothing, or, `starving`, that chunk.
+    prompt needs, it gets nothing, or, `starving`, that chunk. `patient`: time that this step saves is left to the next.
     """
 
-    __slots__ = ("_price", "floor_tokens", "limit_s", "starving")
+    __slots__ = ("_price", "floor_tokens", "limit_s", "patient", "starving")
 
-    def __init__(self, price: Price, limit_s: float, *, floor_tokens: int = 0, starving: bool = False) -> None:
+    def __init__(
+        self, price: Price, limit_s: float, *, floor_tokens: int = 0, starving: bool = False, patient: bool = False
+    ) -> None:
         self._price, self.limit_s = price, limit_s
-        self.floor_tokens, self.starving = floor_tokens, starving
+        self.floor_tokens, self.starving, self.patient = floor_tokens, starving, patient
 
     def largest(self, carried: PrefillTotals, prompt: Prompt, most_tokens: int, *, first: bool) -> int:
         """The most tokens of `prompt`, up to `most_tokens`, beside the chunks of `carried`.
@@ -33,6 +37,20 @@ class StepBound:
     def is_full(self, carried: PrefillTotals, *, first: bool) -> bool:
         """Whether no chunk of any prompt fits beside those of `carried`."""
         return not (self.floor_tokens and first) and self._price.step_s(with_chunk(carried, 0, 1)) > self.limit_s
+
+    def waits(self, carried: PrefillTotals, prompt: Prompt, most_tokens: int, tokens: int) -> bool:
+        """Whether the first prompt had better save the time of its `tokens` for a larger chunk in a later step.
+
+        That is where time cuts the chunk short, and more than a fifth of what it adds to the step is the price of having
+        prefill in a step at all, which a chunk twice as large pays once, too.
+        """
+        if not self.patient or self.floor_tokens or not 0 < tokens < prompt.allowed(most_tokens):
+            return False
+        none_s, once_s, twice_s = (
+            self._price.step_s(with_chunk(carried, prompt.done_tokens, size) if size else carried)
+            for size in (0, tokens, 2 * tokens)
+        )
+        return twice_s - once_s < _WORTH * (once_s - none_s)
 
     def _floor(self, prompt: Prompt, most_tokens: int) -> int:
         floor_tokens = max(self.floor_tokens, prompt.fewest_tokens) if self.starving else self.floor_tokens
@@ -52,11 +70,14 @@ class BoundedStep:
         self.full = False
         """Whether it is known that no chunk of any prompt fits any more."""
 
-    def largest(self, prompt: Prompt, most_tokens: int) -> int:
-        """The most tokens of one more prompt."""
+    def largest(self, prompt: Prompt, most_tokens: int, *, may_wait: bool = True) -> int:
+        """The most tokens of one more prompt; `may_wait`: nothing else would cut a larger chunk short."""
         if self.full:
             return 0
         tokens = self._bound.largest(self._carried, prompt, most_tokens, first=self._first)
+        if may_wait and self._first and self._bound.waits(self._carried, prompt, most_tokens, tokens):
+            self.full = True
+            return 0
         self.full = not tokens and self._bound.is_full(self._carried, first=self._first)
         return tokens
 

@@ -21,6 +21,13 @@ class Objective(NamedTuple):
     tpot_s: float | None = None
 
 
+class Due(NamedTuple):
+    """The earliest deadline, and the TPOT objective that sets it, which keeps time saved; 0: a TBT objective sets it."""
+
+    at_s: float
+    tpot_s: float = 0.0
+
+
 @dataclass(slots=True, eq=False)
 class Moment:
     """When a step's tokens come out: predicted while it is in flight, then measured."""
@@ -150,15 +157,22 @@ class Deadlines:
             if (objective := self._objective(request_id)) is not None and objective.tpot_s is not None:
                 self._tempos[objective.tpot_s].shift(request_id, late_s)
 
-    def earliest_s(self, begin_s: float) -> float:
-        """The earliest deadline of a step that begins at `begin_s`, which serves them all; inf without decodes."""
+    def earliest(self, begin_s: float) -> Due:
+        """The earliest deadline of a step that begins at `begin_s`, which serves them all; at inf without decodes."""
         earliest_s = self._moment.at_s + min(self._tbt) if self._tbt else inf
         for moment, objective in self._paused.values():
             if objective.tbt_s is not None:
                 earliest_s = min(earliest_s, moment.at_s + objective.tbt_s)
-        for tempo in self._tempos.values():
-            earliest_s = min(earliest_s, tempo.earliest_s(begin_s))
-        return earliest_s
+        earliest = Due(earliest_s)
+        for tpot_s, tempo in self._tempos.items():
+            due_s = tempo.earliest_s(begin_s)
+            if due_s < earliest.at_s:
+                earliest = Due(due_s, tpot_s)
+        return earliest
+
+    def earliest_s(self, begin_s: float) -> float:
+        """When that is."""
+        return self.earliest(begin_s).at_s
 
     def _step(self, moment: Moment, steps: int) -> None:
         self._moment = moment

@@ -49,5 +49,7 @@ class GovernorSettings:
     beta: float | Literal["measured"] = 0.9
     starvation_s: float = 1.0
     floor_tokens: int = 16
+    patience_tokens: float = 8.0
+    """How many TPOT objectives' time the first prompt waits for a chunk that is worth its step (`StepBound.waits`)."""
     correct: bool = True
     """Whether predictions are corrected by measured steps."""
