@@ -1,6 +1,6 @@
 """The `vllm.endpoint_plugins` entry point.
 
-GET /kairos/node, GET /kairos/metrics, what is counted of steps and leases on /metrics, a 400 for malformed kairos
+GET /kairos/node, GET /kairos/metrics, what is counted of steps, the governor and leases on /metrics, a 400 for malformed kairos
 parameters, and an answer of its own for requests whose lease is gone.
 """
 
@@ -58,7 +58,7 @@ class KairosEndpoint:
 
 
 def _register_metrics(vllm_config: Any) -> list[Any]:
-    """Have the server's own /metrics show what is counted of steps and leases; returns who counts.
+    """Have the server's own /metrics show what is counted of steps, the governor and leases; returns who counts.
 
     With several API-server processes vLLM shows only what these themselves count, and the route
     /kairos/metrics alone has them.
@@ -68,6 +68,10 @@ def _register_metrics(vllm_config: Any) -> list[Any]:
         from vllm_kairos.engine.step_metrics import collector_for
 
         collectors.append(collector_for(vllm_config, settings.step_record))
+    if settings.governor is not None:
+        from vllm_kairos.engine.governor_metrics import governor_collector_for
+
+        collectors.append(governor_collector_for(vllm_config, settings.governor))
     if settings.leases is not None:
         from vllm_kairos.engine.lease_metrics import lease_collector_for
 
@@ -85,7 +89,7 @@ def _metrics_answer(collectors: Sequence[Any]) -> Any:
     from starlette.responses import PlainTextResponse
 
     if not collectors:
-        return PlainTextResponse("additional_config.kairos: step_record and leases are off\n", status_code=404)
+        return PlainTextResponse("additional_config.kairos: step_record, governor and leases are off\n", status_code=404)
     registry = CollectorRegistry()
     for collector in collectors:
         registry.register(collector)

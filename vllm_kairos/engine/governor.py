@@ -4,10 +4,13 @@ import time
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vllm_kairos.core.governor import NO_CHUNKS, Flight, Governor, Moment, Objective, StepBound
 from vllm_kairos.engine import compat, compat_steps
+from vllm_kairos.engine.counts_writer import CountsWriter
+from vllm_kairos.engine.governor_metrics import governor_counts_path
 from vllm_kairos.engine.settings import EngineSettings
 from vllm_kairos.engine.steps_in_flight import StepsInFlight
 from vllm_kairos.errors import ConfigError, WireError
@@ -47,6 +50,7 @@ class StepGovernor:
         objective: Objective,
         tightest_slo_s: float,
         clock: Callable[[], float] = time.perf_counter,
+        counts_path: Path | None = None,
     ) -> None:
         self._scheduler, self._governor, self._clock = scheduler, governor, clock
         self._objective, self._tightest_slo_s = objective, tightest_slo_s
@@ -60,6 +64,7 @@ class StepGovernor:
         self._untold = 0  # steps that the governor has not been told of
         self._last_untold: tuple[_Step, float] | None = None  # of those, the last that has ended, and what it took
         self._ended_s = clock()
+        self._writer = None if counts_path is None else CountsWriter(governor.counts, counts_path)
         self._steps = 0
 
     @classmethod
@@ -71,8 +76,18 @@ class StepGovernor:
         if not scheduler.scheduler_config.enable_chunked_prefill:
             raise ConfigError("additional_config.kairos.governor needs chunked prefill, which is off")
         model = load_profile(resolve_profile(chosen.profile)).step_model
-        governor = Governor(model, chosen.sizing)
-        return cls(scheduler, governor, objective=chosen.sizing.objective, tightest_slo_s=chosen.tightest_slo_s)
+        return cls(
+            scheduler,
+            Governor(model, chosen.sizing),
+            objective=chosen.sizing.objective,
+            tightest_slo_s=chosen.tightest_slo_s,
+            counts_path=governor_counts_path(scheduler.vllm_config, chosen, compat.dp_rank(scheduler)),
+        )
+
+    def close(self) -> None:
+        """Stop telling the API server what is counted."""
+        if self._writer is not None:
+            self._writer.close()
 
     def adopt(self, request: Any) -> None:
         """Take note of a new request's own objectives; malformed ones are ignored."""

@@ -23,6 +23,7 @@ class EngineGovernorSettings:
     profile: str
     sizing: GovernorSettings
     tightest_slo_s: float = 0.010
+    totals_file: str | None = None  # carries the counts to the API server; one of its own unless given
 
 
 def parse_governor(raw: Any, *, default_profile: Any, floor_tokens: int) -> EngineGovernorSettings | None:
@@ -34,7 +35,7 @@ def parse_governor(raw: Any, *, default_profile: Any, floor_tokens: int) -> Engi
     profile = values.pop("profile", default_profile)
     if not profile:
         raise ConfigError(f"{_PREFIX}.profile must name a profile, got {profile!r}, and kairos.profile names none")
-    own = {"tightest_slo_s": values.pop("tightest_slo_s")} if "tightest_slo_s" in values else {}
+    own = {name: values.pop(name) for name in ("tightest_slo_s", "totals_file") if name in values}
     objective = Objective(values.pop("tbt_slo_s", None), values.pop("tpot_slo_s", None))
     if objective != Objective():
         values["objective"] = objective
@@ -60,4 +61,5 @@ _READERS: dict[str, Reader] = {
     "patience_tokens": number("a finite number >= 0", lambda value: 0 <= value < inf),
     "tightest_slo_s": _SECONDS,
     "correct": flag,
+    "totals_file": text,
 }

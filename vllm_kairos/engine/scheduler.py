@@ -117,6 +117,8 @@ class KairosScheduler(compat.SchedulerBase):
         return result
 
     def shutdown(self, *args: Any, **kwargs: Any) -> Any:
+        if self._kairos_governor is not None:
+            self._kairos_governor.close()
         if self._kairos_recorder is not None:
             self._kairos_recorder.close()
         if self._kairos_reporter is not None:

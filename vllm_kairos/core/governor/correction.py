@@ -37,7 +37,7 @@ class Correction:
         seen = self._seen[regime] = self._seen[regime] + 1
         if seen % _STEPS_PER_LOOK == _FIRST_LOOK:
             self._own[regime] = min(max(quantile(ratios, 0.5), 1 / self._most), self._most)
-            self.factors = {each: self._factor(each) for each in Regime}
+            self.factors.update((each, self._factor(each)) for each in Regime)
 
     def _factor(self, regime: Regime) -> float:
         return next(self._own[each] for each in (regime, *_STAND_INS[regime]) if each in self._own)

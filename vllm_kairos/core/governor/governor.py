@@ -7,6 +7,7 @@ from math import inf
 from vllm_kairos.core.governor.bound import StepBound
 from vllm_kairos.core.governor.chunk import NO_CHUNKS
 from vllm_kairos.core.governor.correction import Correction, MeasuredMargin
+from vllm_kairos.core.governor.counts import GovernorCounts
 from vllm_kairos.core.governor.deadlines import Deadlines, Moment
 from vllm_kairos.core.governor.price import StepPrice
 from vllm_kairos.core.governor.settings import GovernorSettings
@@ -14,6 +15,7 @@ from vllm_kairos.core.latency import PrefillTotals, StepLatencyModel
 from vllm_kairos.core.regime import Regime
 
 _MOST_IN_FLIGHT = 64
+_ROUNDING_S = 1e-6  # ends and deadlines are sums
 _PREFILL, _DECODE, _MIXED = Regime.PREFILL, Regime.DECODE, Regime.MIXED
 
 
@@ -25,6 +27,7 @@ class Flight(Moment):
     regime: Regime
     model_s: float  # by the model as it is
     predicted_s: float  # corrected
+    due_s: float = inf  # the earliest deadline, where prefill was bounded by it
 
 
 class Governor:
@@ -45,6 +48,8 @@ class Governor:
         self._head: str | None = None
         self._dry_since_s = 0.0
         self._reported_drift = 1.0
+        self.counts = GovernorCounts(share=self.share, correction=self._correction.factors)
+        self._asked: tuple[float, bool, bool] | None = None  # deadline, lost, starving: of the step being scheduled
 
     def bound(self, now_s: float, running_decodes: int, kv_tokens: int, head: str) -> StepBound | None:
         """Bound the step about to be scheduled, for which prefill waits; None when no deadline does.
@@ -56,7 +61,7 @@ class Governor:
         if head != self._head:
             self._head, self._dry_since_s = head, now_s
         begin_s = self._next_begin_s(now_s)
-        due_s, tpot_s = self.deadlines.earliest(begin_s)
+        due_s = self.deadlines.earliest_s(begin_s)
         left_s = due_s - begin_s
         if left_s == inf:
             return None
@@ -64,12 +69,11 @@ class Governor:
         decodes_s = factors[_DECODE] * self._model.packed_step_s(running_decodes, kv_tokens, NO_CHUNKS)
         factor = factors[_MIXED if running_decodes else _PREFILL]
         price = StepPrice(self._model, running_decodes, kv_tokens, factor=factor, decodes_s=decodes_s)
-        dry_s = now_s - self._dry_since_s
-        starving = dry_s >= self._settings.starvation_s
-        patient = dry_s < self._settings.patience_tokens * tpot_s
-        floor_tokens = self._settings.floor_tokens if starving or decodes_s > left_s else 0
-        limit_s = left_s * self.share
-        return StepBound(price, limit_s, floor_tokens=floor_tokens, starving=starving, patient=patient)
+        starving = now_s - self._dry_since_s >= self._settings.starvation_s
+        lost = decodes_s > left_s
+        self._asked = (due_s, lost, starving)
+        floor_tokens = self._settings.floor_tokens if starving or lost else 0
+        return StepBound(price, left_s * self.share, floor_tokens=floor_tokens, starving=starving)
 
     @property
     def share(self) -> float:
@@ -90,6 +94,9 @@ class Governor:
         model_s = self._model.packed_step_s(running_decodes, kv_tokens, chunks)
         predicted_s = self._applied.factors[regime] * model_s
         flight = Flight(begin_s + predicted_s, begin_s, regime, model_s, predicted_s)
+        if self._asked is not None:
+            self._note_bounded(flight, chunks, *self._asked)
+            self._asked = None
         if len(self._flights) == _MOST_IN_FLIGHT:
             self._flights.popleft()  # its output never came
         self._flights.append(flight)
@@ -103,11 +110,13 @@ class Governor:
         if flights:
             flights[0].begin_s = now_s
         self.deadlines.settle(flight, now_s)
+        self.counts.late_steps += now_s > flight.due_s + _ROUNDING_S
         if flight.model_s <= 0 or took_s <= 0:
             return
         self._correction.observe(flight.regime, took_s / flight.model_s)
         if flight.regime is _MIXED and isinstance(self._share, MeasuredMargin):
             self._share.observe(took_s / flight.predicted_s)
+            self.counts.share = self.share
 
     def ran(self, running_decodes: int, kv_tokens: int, took_s: float) -> None:
         """A step of decodes alone, of which nothing was told when it was scheduled, has taken `took_s`."""
@@ -122,6 +131,15 @@ class Governor:
             return None
         self._reported_drift = factor
         return factor
+
+    def _note_bounded(self, flight: Flight, chunks: PrefillTotals, due_s: float, lost: bool, starving: bool) -> None:
+        """Count a step for whose prefill a bound was asked, if it has any."""
+        if not chunks.tokens:
+            return
+        flight.due_s = due_s
+        self.counts.bounded_steps += 1
+        self.counts.starved_steps += starving
+        self.counts.lost_steps += lost and not starving
 
     def _next_begin_s(self, now_s: float) -> float:
         """When a step scheduled now begins: after those in flight, whose ends move when they begin late or take too long."""

@@ -1,0 +1,77 @@
+"""The governor's counts as Prometheus metrics on the server's own /metrics."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from vllm_kairos.core.governor import GovernorCounts
+from vllm_kairos.engine.governor_settings import EngineGovernorSettings
+from vllm_kairos.engine.shared_file import read_own, shared_path
+
+_COUNTERS = (
+    ("kairos_governor_bounded_steps", "Steps whose prefill was bounded by a deadline.", "bounded_steps"),
+    ("kairos_governor_late_steps", "Of those, steps that ended after the earliest deadline.", "late_steps"),
+    ("kairos_governor_lost_steps", "Of those, steps whose decodes alone were predicted to miss it.", "lost_steps"),
+    ("kairos_governor_starved", "Of those, steps that carried the floor of a prompt that had starved.", "starved_steps"),
+)
+_DECODER = msgspec.json.Decoder(GovernorCounts)
+
+
+def governor_counts_path(vllm_config: Any, settings: EngineGovernorSettings, dp_rank: int) -> Path:
+    """Where the counts of one data-parallel rank are."""
+    return shared_path(vllm_config, "governor", settings.totals_file, dp_rank)
+
+
+def read_governor_counts(path: Path) -> GovernorCounts | None:
+    """What the engine last wrote; None before it did, or where the file is not ours to trust."""
+    data = read_own(path)
+    try:
+        return None if data is None else _DECODER.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+class GovernorCollector(Collector):
+    """Reads the counts when it is scraped; `engine` is the data-parallel rank, as in vLLM's own metrics."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = tuple(paths)
+
+    def describe(self) -> Iterable[Any]:
+        """Nothing to check names against: there may be no counts yet."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Every metric of every rank that has written its counts."""
+        found = [(str(rank), read_governor_counts(path)) for rank, path in enumerate(self._paths)]
+        engines = [(rank, counts) for rank, counts in found if counts is not None]
+        if engines:
+            yield from _metrics(engines)
+
+
+def governor_collector_for(vllm_config: Any, settings: EngineGovernorSettings) -> GovernorCollector:
+    """The collector of this server's engine cores."""
+    ranks = range(vllm_config.parallel_config.data_parallel_size)
+    return GovernorCollector([governor_counts_path(vllm_config, settings, rank) for rank in ranks])
+
+
+def _metrics(engines: Sequence[tuple[str, GovernorCounts]]) -> Iterator[Any]:
+    for name, text, field in _COUNTERS:
+        family = CounterMetricFamily(name, text, labels=["engine"])
+        for engine, counts in engines:
+            family.add_metric([engine], getattr(counts, field))
+        yield family
+    share = GaugeMetricFamily(
+        "kairos_governor_share", "Share of the time to a deadline that a step may take.", labels=["engine"]
+    )
+    text = "Measured over predicted time of steps."
+    correction = GaugeMetricFamily("kairos_governor_correction", text, labels=["engine", "regime"])
+    for engine, counts in engines:
+        share.add_metric([engine], counts.share)
+        for regime, factor in counts.correction.items():
+            correction.add_metric([engine, str(regime)], factor)
+    yield from (share, correction)
