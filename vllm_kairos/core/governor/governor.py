@@ -61,7 +61,7 @@ class Governor:
         if head != self._head:
             self._head, self._dry_since_s = head, now_s
         begin_s = self._next_begin_s(now_s)
-        due_s = self.deadlines.earliest_s(begin_s)
+        due_s, tpot_s = self.deadlines.earliest(begin_s)
         left_s = due_s - begin_s
         if left_s == inf:
             return None
@@ -69,11 +69,14 @@ class Governor:
         decodes_s = factors[_DECODE] * self._model.packed_step_s(running_decodes, kv_tokens, NO_CHUNKS)
         factor = factors[_MIXED if running_decodes else _PREFILL]
         price = StepPrice(self._model, running_decodes, kv_tokens, factor=factor, decodes_s=decodes_s)
-        starving = now_s - self._dry_since_s >= self._settings.starvation_s
+        dry_s = now_s - self._dry_since_s
+        starving = dry_s >= self._settings.starvation_s
+        patient = dry_s < self._settings.patience_tokens * tpot_s
         lost = decodes_s > left_s
         self._asked = (due_s, lost, starving)
         floor_tokens = self._settings.floor_tokens if starving or lost else 0
-        return StepBound(price, left_s * self.share, floor_tokens=floor_tokens, starving=starving)
+        limit_s = left_s * self.share
+        return StepBound(price, limit_s, floor_tokens=floor_tokens, starving=starving, patient=patient)
 
     @property
     def share(self) -> float:
