@@ -53,6 +53,21 @@ def test_stock_servers_carry_nothing_of_ours(model: str) -> None:
         assert json.loads(_value(server, "--kv-transfer-config"))["kv_connector"] == "NixlConnector"
 
 
+def test_aggregated_servers_stand_alone(model: str) -> None:
+    spec = ClusterSpec(model=model, prefill=0, router=False, aggregated=True, engine={"step_record": True})
+    (server,) = make_plan(spec).servers
+    assert "--kv-transfer-config" not in server.argv
+    assert json.loads(_value(server, "--additional-config")) == {"kairos": {"step_record": True}}
+
+
+def test_servers_write_steps_to_files_of_their_own(model: str) -> None:
+    record = {"tbt_slo_s": 0.1, "file": "/logs/steps"}
+    plan = make_plan(ClusterSpec(model=model, engine={"step_record": record}))
+    for server in plan.servers:
+        settings = json.loads(_value(server, "--additional-config"))["kairos"]
+        assert settings["step_record"] == record | {"file": f"/logs/steps.{server.name}"}
+
+
 def test_cpu_servers_are_pinned_and_cuda_servers_see_their_devices(model: str) -> None:
     cpu = str(min(os.sched_getaffinity(0)))
     first, second = make_plan(ClusterSpec(model=model, pins=(cpu, cpu))).servers

@@ -19,6 +19,8 @@ from vllm_kairos.errors import ConfigError
         ({"router_port": 70000}, "router_port must be between 1 and 65535, got 70000"),
         ({"pins": ("0",)}, "pins must name one entry for each of 2 servers, got 1"),
         ({"policy": "never", "router": False}, "policy needs the router, got policy 'never' without a router"),
+        ({"aggregated": True}, "aggregated needs prefill 0 and no router, got a router"),
+        ({"aggregated": True, "router": False}, "aggregated needs prefill 0 and no router, got 1 prefill servers"),
         ({"profile": "/no/profile.json"}, "profile must be an existing file, got '/no/profile.json'"),
         ({"startup_timeout_s": float("nan")}, "startup_timeout_s must be a finite number > 0, got nan"),
     ],

@@ -76,6 +76,11 @@ def test_another_objective(recorded: Path) -> None:
     assert report([recorded], 0.005)["d0"].total.violations == 100
 
 
+def test_steps_of_a_time(recorded: Path) -> None:
+    assert report([recorded], within_s=(1.0, 2.0))["d0"].steps == 4
+    assert report([recorded], within_s=(0.0, 1.0))["all"].steps == 0
+
+
 def test_several_nodes_and_ranks_are_told_apart_and_summed(tmp_path: Path) -> None:
     gap = line(0.010, ("decode", 2, 0.010))
     one = write(tmp_path / "one", header("d0"), gap, header("d1", dp_rank=1), gap, gap)

@@ -119,10 +119,13 @@ def _server(spec: ClusterSpec, name: str, common: Sequence[str], ports: Iterator
     port, side_channel_port, state_port = next(ports), next(ports), next(ports)
     role = "prefill" if name.startswith("p") else "decode"
     argv = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *common, "--port", str(port)]
-    argv += ["--kv-transfer-config", json.dumps(_transfer_config(spec, role))]
     settings = emulated.engine_settings(spec, name)
+    if not spec.aggregated:
+        argv += ["--kv-transfer-config", json.dumps(_transfer_config(spec, role))]
     if spec.scheduler is Scheduler.KAIROS:
-        settings |= {"node_id": name, "role": role, "state_endpoint": f"tcp://{HOST}:{state_port}", **spec.engine}
+        if not spec.aggregated:
+            settings |= {"node_id": name, "role": role, "state_endpoint": f"tcp://{HOST}:{state_port}"}
+        settings |= _engine_settings(spec, name)
         argv += ["--scheduler-cls", "vllm_kairos.KairosScheduler"]
     if settings:
         argv += ["--additional-config", json.dumps({"kairos": settings})]
@@ -133,6 +136,15 @@ def _server(spec: ClusterSpec, name: str, common: Sequence[str], ports: Iterator
         port=port,
         cpus=pin if isinstance(pin, frozenset) else frozenset(),
     )
+
+
+def _engine_settings(spec: ClusterSpec, name: str) -> dict[str, Any]:
+    """The server's own `engine`: no two servers write steps to the same file."""
+    settings = dict(spec.engine)
+    record = settings.get("step_record")
+    if isinstance(record, Mapping) and "file" in record:
+        settings["step_record"] = {**record, "file": f"{record['file']}.{name}"}
+    return settings
 
 
 def _common_flags(spec: ClusterSpec, model: str, served: str) -> list[str]:

@@ -37,7 +37,8 @@ class ClusterSpec:
     Empty: the CPUs this process may use are spread evenly, or CUDA devices are counted up from 0;
     emulated servers are not pinned. `emulate` names the profile of a device to emulate, as a file or
     a shipped profile; `emulation` holds further settings of it (docs/emulation.md). `engine` holds further
-    settings of our plugin in every server, such as `step_record`.
+    settings of our plugin in every server, such as `step_record`; a server's name is added to the `file` of that.
+    `aggregated` servers, all of them counted by `decode`, serve both phases by themselves: no KV connector, no router.
     """
 
     prefill: int = 1
@@ -57,6 +58,7 @@ class ClusterSpec:
     emulate: str | None = None
     emulation: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
+    aggregated: bool = False
     vllm_args: tuple[str, ...] = ()
     prefill_args: tuple[str, ...] = ()
     decode_args: tuple[str, ...] = ()
@@ -86,6 +88,9 @@ def _check_pairs(spec: ClusterSpec) -> None:
     """Settings that only make sense with another one."""
     if spec.policy is not None and not spec.router:
         raise ConfigError(f"policy needs the router, got policy {spec.policy!r} without a router")
+    if spec.aggregated and (spec.router or spec.prefill):
+        got = "a router" if spec.router else f"{spec.prefill} prefill servers"
+        raise ConfigError(f"aggregated needs prefill 0 and no router, got {got}")
     if spec.engine and spec.scheduler is Scheduler.STOCK:
         raise ConfigError(f"engine needs scheduler kairos, got {dict(spec.engine)!r} with stock")
     if spec.emulation and spec.emulate is None:
@@ -166,6 +171,7 @@ _KINDS: dict[str, type] = {
     "router": bool,
     "emulation": dict,
     "engine": dict,
+    "aggregated": bool,
     "router_port": int,
     "vllm_args": tuple,
     "prefill_args": tuple,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -70,16 +71,19 @@ class _Collected:
             self.gaps.setdefault(cause, []).append((gap_s, count, gap_s > tbt_slo_s))
 
 
-def report(paths: Iterable[Path], tbt_slo_s: float | None = None) -> dict[str, StepReport]:
-    """One report for each node in the files, by name, and where there are several nodes one for "all".
+def report(
+    paths: Iterable[Path], tbt_slo_s: float | None = None, *, within_s: tuple[float, float] = (-inf, inf)
+) -> dict[str, StepReport]:
+    """One report for each node in the files, by name, and where there are several nodes, or none, one for "all".
 
-    Violations are of `tbt_slo_s`, by default of the objective each engine was recorded under. Raises
-    ConfigError for a file that cannot be read.
+    Violations are of `tbt_slo_s`, by default of the objective each engine was recorded under. Steps count that ended
+    within `within_s`, from one Unix time up to before another. Raises ConfigError for a file that cannot be read.
     """
     nodes: dict[str, _Collected] = {}
     for path in paths:
         for header, line in read_steps(path):
-            nodes.setdefault(_node_name(header), _Collected()).add(line, tbt_slo_s or header.tbt_slo_s)
+            if within_s[0] <= header.started_at_s + line.at < within_s[1]:
+                nodes.setdefault(_node_name(header), _Collected()).add(line, tbt_slo_s or header.tbt_slo_s)
     reports = {name: _summed((name,), [collected]) for name, collected in nodes.items()}
     if len(nodes) != 1:
         reports["all"] = _summed(tuple(nodes), list(nodes.values()))
