@@ -126,8 +126,9 @@ def test_a_dropped_turn_leaves_its_session_joined():
 
 
 def test_objectives_are_set_and_left():
-    workload = with_slo(with_slo(workload_at([0.0]), ttft_slo_s=4.0), tbt_slo_s=0.07)
-    assert (workload.requests[0].ttft_slo_s, workload.requests[0].tbt_slo_s) == (4.0, 0.07)
+    workload = with_slo(with_slo(workload_at([0.0]), ttft_slo_s=4.0, tpot_slo_s=0.025), tbt_slo_s=0.07)
+    (request,) = workload.requests
+    assert (request.ttft_slo_s, request.tbt_slo_s, request.tpot_slo_s) == (4.0, 0.07, 0.025)
     with pytest.raises(WorkloadError, match="ttft_slo_s must be a finite number > 0, got 0"):
         with_slo(workload, ttft_slo_s=0.0)
 

@@ -119,14 +119,17 @@ def with_prompt_limit(workload: Workload, max_tokens: int, how: Literal["clip", 
 _DONE_BY = {"clip": "cut to that length", "drop": "dropped"}
 
 
-def with_slo(workload: Workload, *, ttft_slo_s: float | None = None, tbt_slo_s: float | None = None) -> Workload:
+def with_slo(
+    workload: Workload,
+    *,
+    ttft_slo_s: float | None = None,
+    tbt_slo_s: float | None = None,
+    tpot_slo_s: float | None = None,
+) -> Workload:
     """The objectives given on every request; None leaves a request's own."""
-    requests = workload.requests
-    if ttft_slo_s is not None:
-        requests = tuple(replace(request, ttft_slo_s=ttft_slo_s) for request in requests)
-    if tbt_slo_s is not None:
-        requests = tuple(replace(request, tbt_slo_s=tbt_slo_s) for request in requests)
-    return replace(workload, requests=requests)
+    objectives = {"ttft_slo_s": ttft_slo_s, "tbt_slo_s": tbt_slo_s, "tpot_slo_s": tpot_slo_s}
+    given = {name: value for name, value in objectives.items() if value is not None}
+    return replace(workload, requests=tuple(replace(request, **given) for request in workload.requests))
 
 
 def _clipped(request: TraceRequest, max_tokens: int) -> TraceRequest:
