@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import isfinite
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 from vllm_kairos.errors import WorkloadError
 from vllm_kairos.workload.arrivals import arrival_times_s
@@ -127,7 +127,7 @@ def with_slo(
     tpot_slo_s: float | None = None,
 ) -> Workload:
     """The objectives given on every request; None leaves a request's own."""
-    objectives = {"ttft_slo_s": ttft_slo_s, "tbt_slo_s": tbt_slo_s, "tpot_slo_s": tpot_slo_s}
+    objectives: dict[str, Any] = {"ttft_slo_s": ttft_slo_s, "tbt_slo_s": tbt_slo_s, "tpot_slo_s": tpot_slo_s}
     given = {name: value for name, value in objectives.items() if value is not None}
     return replace(workload, requests=tuple(replace(request, **given) for request in workload.requests))
 
