@@ -1,5 +1,6 @@
 """Leases of a real scheduler: what is granted, who is admitted, when it is taken back, and that nothing is left behind."""
 
+import threading
 from itertools import pairwise
 from typing import Any
 
@@ -313,6 +314,47 @@ def test_a_thousand_requests_leave_nothing_behind(build: Any, async_scheduling: 
     assert (left_behind(engine.scheduler).planned, len(engine.scheduler._kairos_refused)) == (0, 0)
     assert len(engine.keeper._in_flight) == 0
     assert len(engine.keeper._ledger._grants) <= 1 + LeaseSettings().ttl_s / 0.01
+
+
+@pytest.mark.parametrize(("plugins", "warned"), [(None, True), ("other", True), ("other,kairos", False)])
+def test_a_server_that_cannot_tell_why_says_so_at_start(
+    engine: Leased, monkeypatch: pytest.MonkeyPatch, plugins: str | None, warned: bool
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("vllm_kairos.engine.lease_keeper.logger.warning", lambda text, *_: said.append(text))
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    if plugins is not None:
+        monkeypatch.setenv("VLLM_PLUGINS", plugins)
+    engine.keeper.start(lambda: None, None)
+    assert bool(said) is warned
+
+
+def test_the_sending_thread_may_ask_at_any_time(build: Any) -> None:
+    """Whatever it grants in between: what is admitted since a grant stays within that grant."""
+    engine, done, epochs = Leased(build, max_sequences=64), threading.Event(), list[int]()
+
+    def ask() -> None:
+        while not done.wait(1e-4):
+            lease = engine.lease
+            epochs.append(0 if lease is None else lease.epoch)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    for number in range(300):
+        lease = engine.lease
+        engine.send(f"Q{number}", 3000, lease_id="none-1" if lease is None else lease.lease_id, max_tokens=2)
+        engine.step()
+        if number % 50 == 49:
+            engine.run()  # idle: the thread grants, too
+        ledger = engine.keeper._ledger
+        current = ledger.current(engine.now_s)
+        assert current is None or current.shares["r1"].covers(ledger.spent("r1"))
+    done.set()
+    thread.join()
+    engine.run()
+    granted = [epoch for epoch in epochs if epoch]
+    assert granted == sorted(granted)
+    assert engine.keeper.counts.admitted > 0
 
 
 def _aborted() -> Any:

@@ -1,5 +1,6 @@
 """Grants leases on an engine's local prefill, admits requests under them, and takes them back when reality turns."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -24,8 +25,9 @@ from vllm_kairos.core.lease import (
 from vllm_kairos.engine import compat
 from vllm_kairos.engine.compat_leases import ended_by_itself, waited_decodes
 from vllm_kairos.engine.compat_refusal import claim_of
+from vllm_kairos.engine.counts_writer import CountsWriter
 from vllm_kairos.engine.deflection import is_deflected
-from vllm_kairos.engine.lease_counts import NO_CAPACITY, CountsWriter, LeaseCounts
+from vllm_kairos.engine.lease_counts import NO_CAPACITY, LeaseCounts
 from vllm_kairos.engine.lease_load import pulls_kv, read_load
 from vllm_kairos.engine.lease_price import CorrectedModel
 from vllm_kairos.engine.settings import EngineSettings
@@ -34,6 +36,10 @@ from vllm_kairos.errors import ConfigError
 from vllm_kairos.fitting.artifact import load_profile
 from vllm_kairos.profiles import resolve_profile
 from vllm_kairos.wire.messages import Lease, StepSample
+
+_PLUGIN = "kairos"  # tells routers why, in the API server; vLLM loads it only where it is named
+
+logger = compat.init_logger("vllm.kairos.leases")
 
 
 class LeaseKeeper:
@@ -87,6 +93,10 @@ class LeaseKeeper:
     def start(self, tell: Callable[[], None], counts_path: Path | None) -> None:
         """From now on have routers told by `tell` that `current` has changed, and the API server what is counted."""
         self._tell = tell
+        if _PLUGIN not in os.environ.get("VLLM_PLUGINS", "").split(","):
+            logger.warning(
+                "VLLM_PLUGINS does not name %s: to a request whose lease is gone this server says no more than 500", _PLUGIN
+            )
         if counts_path is not None:
             self._writer = CountsWriter(self.counts, counts_path)
 
