@@ -8,27 +8,23 @@ that a sweep that was cut off goes on with --resume; and comparison.json, cells.
 """
 
 import argparse
-import asyncio
 import os
 import shlex
-import signal
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
 from benchmarks.serving.cell import Bench, run_cell
 from benchmarks.serving.contenders import CONTENDERS, Contender, Programs, find
 from benchmarks.serving.record import check_load, failed_cell, flat, load_all, load_one, save
 from benchmarks.serving.report import one_line, write_report
+from benchmarks.serving.running import exit_status, run_until_stopped, say
 from benchmarks.serving.setting import Setting, preset_names, workload_of
 from benchmarks.serving.sweep import CellKey, cells, expected_s
 from vllm_kairos.cluster.local import LocalCluster
-from vllm_kairos.errors import ClusterError, ConfigError, KairosError
+from vllm_kairos.errors import ClusterError, ConfigError
 from vllm_kairos.results.out_dir import make_out_dir
 
 _MOST_RESTARTS = 3
@@ -132,40 +128,12 @@ def _keep(bench: Bench, record: dict[str, Any], left: list[CellKey]) -> None:
     save(record, bench.out / "cells" / left.pop(0).file_name)
 
 
-def say(text: str) -> None:
-    """Tell a person what happens."""
-    sys.stderr.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
-    sys.stderr.flush()
-
-
-async def _until_done_or_stopped(
-    args: argparse.Namespace, setting: Setting, keys: Sequence[CellKey], programs: Programs
-) -> bool:
-    """Say whether all cells were run: Ctrl-C and SIGTERM end the front and the servers and leave the rest."""
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    try:
-        await run_all(args, setting, keys, programs)
-    except asyncio.CancelledError:
-        say("stopped; --resume goes on from here")
-        return False
-    return True
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is left and write the report; status 130 when stopped, 2 for bad input."""
     args = parse(argv)
     args.traces = args.traces or (Path(found) if (found := os.environ.get("KAIROS_TRACES")) else None)
-    try:
-        return _main(args, shlex.join(["python", "-m", "benchmarks.serving.compare", *_shown(args)]))
-    except ConfigError as error:
-        sys.stderr.write(f"compare: {error}\n")
-        return 2
-    except KairosError as error:
-        sys.stderr.write(f"compare: {error}\n")
-        return 1
+    command = shlex.join(["python", "-m", "benchmarks.serving.compare", *_shown(args)])
+    return exit_status("compare", lambda: _main(args, command))
 
 
 def _main(args: argparse.Namespace, command: str) -> int:
@@ -182,8 +150,7 @@ def _main(args: argparse.Namespace, command: str) -> int:
     make_out_dir(args.out / "cells")
     finished = True
     if keys:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            finished = runner.run(_until_done_or_stopped(args, setting, keys, programs))
+        finished = run_until_stopped(run_all(args, setting, keys, programs))
     write_report(args.out, setting, load_all(args.out / "cells"), command)
     say(f"wrote {args.out}")
     return 0 if finished else 130

@@ -8,17 +8,12 @@ Routers take turns within a scenario, and scenarios within a repeat. A cell's fi
 """
 
 import argparse
-import asyncio
 import os
 import shlex
-import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-import uvloop
 
 from benchmarks.environment import describe_machine
 from benchmarks.serving.contenders import Contender, Programs, find
@@ -29,10 +24,11 @@ from benchmarks.serving.failing.report import as_markdown, as_text, summed
 from benchmarks.serving.failing.scenarios import SCENARIOS, Scenario
 from benchmarks.serving.failing.steady import OUTPUT_TOKENS, PROMPT_TOKENS
 from benchmarks.serving.record import load_all, save
+from benchmarks.serving.running import exit_status, run_until_stopped, say
 from benchmarks.serving.setting import Setting
 from vllm_kairos.cluster.local import LocalCluster
 from vllm_kairos.cluster.model import find_model
-from vllm_kairos.errors import ClusterError, ConfigError, KairosError
+from vllm_kairos.errors import ClusterError, ConfigError
 from vllm_kairos.results.json_text import to_json
 from vllm_kairos.results.out_dir import make_out_dir
 
@@ -102,26 +98,6 @@ async def run_all(bench: Bench, cells: Sequence[Cell]) -> None:
             say(f"{scenario.name} {contender.name} r{repeat}: {counts}; about {left:.0f} minutes left")
 
 
-def say(text: str) -> None:
-    """Tell a person what happens."""
-    sys.stderr.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
-    sys.stderr.flush()
-
-
-async def _until_done_or_stopped(bench: Bench, cells: Sequence[Cell]) -> bool:
-    """Say whether all cells were run: Ctrl-C and SIGTERM end the router and the servers and leave the rest."""
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    try:
-        await run_all(bench, cells)
-    except asyncio.CancelledError:
-        say("stopped; --resume goes on from here")
-        return False
-    return True
-
-
 def document(records: Sequence[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
     """The summary: settings, machine, a row per scenario and router."""
     loads = [record["machine_load_before"] for record in records]
@@ -151,14 +127,7 @@ def _shown(args: argparse.Namespace) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run everything and write the summary; status 130 when stopped, 2 for bad input, 1 for servers that fail."""
     args = parse(argv)
-    try:
-        return _main(args)
-    except ConfigError as error:
-        sys.stderr.write(f"failures: {error}\n")
-        return 2
-    except KairosError as error:
-        sys.stderr.write(f"failures: {error}\n")
-        return 1
+    return exit_status("failures", lambda: _main(args))
 
 
 def _main(args: argparse.Namespace) -> int:
@@ -170,8 +139,7 @@ def _main(args: argparse.Namespace) -> int:
     cells = list(order(args.repeats, [SCENARIOS[name] for name in args.scenarios], contenders))
     left, finished = left_to_run(args, cells), True
     if left:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            finished = runner.run(_until_done_or_stopped(bench, left))
+        finished = run_until_stopped(run_all(bench, left))
     _write(args, load_all(args.out / "cells"))
     return 0 if finished else 130
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,8 +11,9 @@ import yaml
 
 from vllm_kairos.cluster.spec import ClusterSpec, make_spec
 from vllm_kairos.errors import ConfigError
+from vllm_kairos.replay.figures import Objectives
 from vllm_kairos.workload import generate, load_trace, transforms
-from vllm_kairos.workload.request import Workload
+from vllm_kairos.workload.request import TraceRequest, Workload
 
 PRESETS = Path(__file__).with_name("settings")
 
@@ -22,12 +24,15 @@ class Load:
 
     Each repeat draws its own (`workload`), or takes the next stretch of the slice (`trace`, relative to the folder of
     traces): repeats then differ by luck of bursts as well as by the machine, and no result rests on one draw.
+    Lengths are multiplied by the scales, for models smaller than those that the load is of.
     """
 
     workload: str | None = None
     scv: float | None = None
     trace: str | None = None
     slice_start_s: float = 0.0
+    prompt_scale: float = 1.0
+    output_scale: float = 1.0
     max_prompt_tokens: int | None = None
     spread_s: float = 0.0
     max_gap_s: float | None = None
@@ -35,6 +40,9 @@ class Load:
     def __post_init__(self) -> None:
         if (self.workload is None) == (self.trace is None):
             raise ConfigError("load: must be given as workload or as trace, got neither or both")
+        for name in ("prompt_scale", "output_scale"):
+            if not 0 < getattr(self, name) < inf:
+                raise ConfigError(f"load: {name} must be a finite number > 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +70,11 @@ class Setting:
         for name in ("duration_s", "ttft_slo_ms", "tbt_slo_ms"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
+
+    @property
+    def objectives(self) -> Objectives:
+        """In seconds."""
+        return Objectives(ttft_s=self.ttft_slo_ms / 1e3, tbt_s=self.tbt_slo_ms / 1e3)
 
     @classmethod
     def read(cls, name: str) -> Self:
@@ -116,7 +129,7 @@ def workload_of(setting: Setting, traces: Path | None, rate_rps: float, repeat: 
     """The requests of every cell of this rate and repeat, with their objectives. Raises ConfigError or WorkloadError."""
     load, count = setting.load, setting.requests_at(rate_rps)
     if load.workload is not None:
-        workload = generate(load.workload, requests=count, seed=repeat, rate_rps=rate_rps, scv=load.scv)
+        workload = _shaped(generate(load.workload, requests=count, seed=repeat, rate_rps=rate_rps, scv=load.scv), load, repeat)
     else:
         stretch = _stretch(_trace(load, traces), repeat * count, count)
         workload = transforms.at_rate(_shaped(stretch, load, repeat), rate_rps)
@@ -144,11 +157,17 @@ def _stretch(workload: Workload, start: int, count: int) -> Workload:
 
 
 def _shaped(workload: Workload, load: Load, seed: int) -> Workload:
+    workload = replace(workload, requests=tuple(_resized(one, load) for one in workload.requests))
     if load.max_prompt_tokens is not None:
         workload = transforms.with_prompt_limit(workload, load.max_prompt_tokens, "clip")
     if load.spread_s:
         workload = transforms.spread(workload, load.spread_s, seed)
     return workload if load.max_gap_s is None else transforms.capped_gaps(workload, load.max_gap_s)
+
+
+def _resized(request: TraceRequest, load: Load) -> TraceRequest:
+    prompt, output = request.prompt_tokens * load.prompt_scale, request.output_tokens * load.output_scale
+    return replace(request, prompt_tokens=max(1, round(prompt)), output_tokens=max(1, round(output)))
 
 
 def _known(path: Path | str, prefix: str, raw: Mapping[str, Any], kind: type) -> None:

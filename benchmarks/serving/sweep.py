@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+_WARM_UP_REPEAT = 10_000
 _EXTRA_S = 14.0  # front's start, warm-up, drain and end, as measured on two cores
 
 
@@ -25,6 +26,11 @@ class CellKey:
     def prompt_seed(self) -> int:
         """Differs between cells, so that no cell finds its prompts in a prefix cache that another filled."""
         return crc32(f"{self.repeat}/{self.rate_rps:g}/{self.contender}".encode())
+
+    @property
+    def warm_up_seed(self) -> int:
+        """For prompts of the cell's warm-up."""
+        return self.prompt_seed + _WARM_UP_REPEAT
 
 
 def cells(contenders: Sequence[str], rates_rps: Sequence[float], repeats: int) -> Iterator[CellKey]:

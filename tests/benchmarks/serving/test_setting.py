@@ -80,6 +80,7 @@ def test_a_trace_needs_its_folder():
         ({"duration_s": 0.0}, "duration_s must be"),
         ({"speed": 2}, "speed: no such setting"),
         ({"load": {"workload": "LPLD", "trace": "t"}}, "workload or as trace"),
+        ({"load": {"workload": "LPLD", "output_scale": 0}}, "output_scale must be"),
         ({"load": {"rate": 3}}, "load: rate: no such setting"),
         ({"load": None}, "mapping `load`"),
     ],
@@ -112,3 +113,10 @@ def test_what_the_simulator_has_not_is_refused(changed, message):
     setting = _setting(**changed)
     with pytest.raises(ConfigError, match=message):
         config_of(setting, setting.cluster_spec(None))
+
+
+def test_lengths_are_scaled_and_then_cut():
+    scaled = {"workload": "LPLD", "prompt_scale": 0.5, "output_scale": 2, "max_prompt_tokens": 400}
+    changed, plain = (workload_of(_setting(load=load), None, 4.0, 0) for load in (scaled, RAW["load"]))
+    for one, other in zip(changed.requests, plain.requests, strict=True):
+        assert (one.prompt_tokens, one.output_tokens) == (min(400, round(other.prompt_tokens / 2)), other.output_tokens * 2)
