@@ -3,6 +3,7 @@
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.simulate.experiments import (
     crossflow,
+    crossflow_64,
     paper_fig4,
     paper_fig5,
     paper_fig6,
@@ -13,7 +14,17 @@ from vllm_kairos.simulate.experiments import (
 )
 from vllm_kairos.simulate.experiments.experiment import Experiment
 
-_MODULES = (rising_load, paper_table1, paper_table3, paper_table4, paper_fig4, paper_fig5, paper_fig6, crossflow)
+_MODULES = (
+    rising_load,
+    paper_table1,
+    paper_table3,
+    paper_table4,
+    paper_fig4,
+    paper_fig5,
+    paper_fig6,
+    crossflow,
+    crossflow_64,
+)
 EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}
 
 
