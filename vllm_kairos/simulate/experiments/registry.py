@@ -4,6 +4,7 @@ from vllm_kairos.errors import ConfigError
 from vllm_kairos.simulate.experiments import (
     crossflow,
     crossflow_64,
+    governor,
     paper_fig4,
     paper_fig5,
     paper_fig6,
@@ -24,6 +25,7 @@ _MODULES = (
     paper_fig6,
     crossflow,
     crossflow_64,
+    governor,
 )
 EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}
 
