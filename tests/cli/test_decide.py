@@ -51,10 +51,40 @@ def test_json_of_a_refusal(capsys):
     assert json.loads(capsys.readouterr().out)["decision"]["reason"] == "kv-too-large"
 
 
-@pytest.mark.parametrize("policy", ["never", "always", "static-length:8192", "static-queue:1", "kairos"])
+@pytest.mark.parametrize("policy", ["never", "always", "static-length:8192", "static-queue:1", "kairos", "crossflow"])
 def test_every_policy_explains_itself(policy, capsys):
     assert _run("--prompt-tokens", "4096", "--policy", policy) == 0
     assert "predicted TTFT" in capsys.readouterr().out
+
+
+_LEASED = """
+schema: 1
+nodes:
+  - {node_id: p0, role: prefill, queued_prompt_tokens: [9000, 9000]}
+  - node_id: d0
+    role: decode
+    total_kv_blocks: 4000
+    deflected_prefills: 3
+    lease: {prefill_tokens: 5000, kv_blocks: 400, output_tokens: 900}
+  - {node_id: d1, role: decode, total_kv_blocks: 4000, speaks_leases: true}
+"""
+
+
+def test_leases_show_with_what_they_decide(tmp_path, capsys):
+    flags = ("--prompt-tokens", "4096", "--policy", "crossflow")
+    assert _run(*flags, cluster=_written(tmp_path, _LEASED)) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert "chosen" in lines["d0"]
+    assert lines["d0"].rstrip().endswith("5000 tokens, 400 blocks, 900 out")
+    assert "no-lease" in lines["d1"]
+
+
+def test_json_shows_what_is_claimed(tmp_path, capsys):
+    flags = ("--prompt-tokens", "4096", "--policy", "crossflow", "--json")
+    assert _run(*flags, cluster=_written(tmp_path, _LEASED)) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["decision"]["claim"] == {"prefill_tokens": 4096, "kv_blocks": 272, "output_tokens": 256}
+    assert [node["lease"] is not None for node in document["nodes"]] == [False, True, False]
 
 
 def test_a_kept_request_names_its_pair(capsys):
