@@ -27,7 +27,8 @@ class Flight(Moment):
     regime: Regime
     model_s: float  # by the model as it is
     predicted_s: float  # corrected
-    due_s: float = inf  # the earliest deadline, where prefill was bounded by it
+    due_s: float = inf  # the earliest deadline as predicted, where prefill was bounded by it
+    left_s: float = inf  # the time to it from when the step was to begin
 
 
 class Governor:
@@ -113,7 +114,8 @@ class Governor:
         if flights:
             flights[0].begin_s = now_s
         self.deadlines.settle(flight, now_s)
-        self.counts.late_steps += now_s > flight.due_s + _ROUNDING_S
+        # One that only began late is not late: where the step before it took longer, TBT deadlines moved with its tokens.
+        self.counts.late_steps += min(now_s - flight.due_s, now_s - flight.begin_s - flight.left_s) > _ROUNDING_S
         if flight.model_s <= 0 or took_s <= 0:
             return
         self._correction.observe(flight.regime, took_s / flight.model_s)
@@ -139,7 +141,7 @@ class Governor:
         """Count a step for whose prefill a bound was asked, if it has any."""
         if not chunks.tokens:
             return
-        flight.due_s = due_s
+        flight.due_s, flight.left_s = due_s, due_s - flight.begin_s
         self.counts.bounded_steps += 1
         self.counts.starved_steps += starving
         self.counts.lost_steps += lost and not starving
