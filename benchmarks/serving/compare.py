@@ -23,6 +23,7 @@ from benchmarks.serving.report import one_line, write_report
 from benchmarks.serving.running import exit_status, run_until_stopped, say
 from benchmarks.serving.setting import Setting, preset_names, workload_of
 from benchmarks.serving.sweep import CellKey, cells, expected_s
+from benchmarks.serving.sweep_flags import add_sweep_flags, setting_changes, shown_flags
 from vllm_kairos.cluster.local import LocalCluster
 from vllm_kairos.errors import ClusterError, ConfigError
 from vllm_kairos.results.out_dir import make_out_dir
@@ -37,28 +38,16 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--setting", default="paper", metavar="NAME|FILE", help=f"one of {presets}, or a YAML file (paper)")
     known = ", ".join(CONTENDERS)
     parser.add_argument("--contenders", nargs="+", metavar="NAME", help=f"of {known}, or kairos:SPEC (the setting's)")
-    parser.add_argument("--rates", nargs="+", type=float, metavar="RPS", help="requests per second (the setting's)")
-    parser.add_argument("--duration-s", type=float, metavar="S", help="a cell sends rate x S requests (the setting's)")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="times that every cell is run (5)")
     parser.add_argument("--vllm-router", type=Path, metavar="PATH", help="the program of vllm-router 0.1.17")
     parser.add_argument("--toy-proxy", type=Path, metavar="PATH", help="toy_proxy_server.py of vLLM's source distribution")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of public traces (KAIROS_TRACES)")
-    parser.add_argument("--out", type=Path, default=Path("comparison"), metavar="DIR", help="where results go (%(default)s)")
-    parser.add_argument("--resume", action="store_true", help="leave out the cells that DIR has")
-    parser.add_argument("--retry-failed", action="store_true", help="with --resume, run those again that failed")
-    parser.add_argument("--plan-only", action="store_true", help="say how many cells there are and how long they take")
-    parser.add_argument("--report-only", action="store_true", help="write the report of the cells that DIR has")
+    add_sweep_flags(parser, repeats=5)
     return parser.parse_args(argv)
 
 
 def setting_of(args: argparse.Namespace) -> Setting:
     """The setting with the flags over it. Raises ConfigError."""
-    if args.repeats < 1:
-        raise ConfigError(f"--repeats must be >= 1, got {args.repeats}")
-    given: dict[str, Any] = {"contenders": args.contenders, "rates_rps": args.rates, "duration_s": args.duration_s}
-    changed = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items() if value is not None}
-    changes: Any = changed
-    return replace(Setting.read(args.setting), **changes)
+    return replace(Setting.read(args.setting), **setting_changes(args))
 
 
 def left_to_run(args: argparse.Namespace, setting: Setting) -> list[CellKey]:
@@ -158,13 +147,9 @@ def _main(args: argparse.Namespace, command: str) -> int:
 
 def _shown(args: argparse.Namespace) -> list[str]:
     """The command's words with nothing of this machine's folders in them."""
-    words = ["--setting", Path(args.setting).name, "--repeats", str(args.repeats)]
-    for flag, values in (("--contenders", args.contenders), ("--rates", args.rates)):
-        words += [flag, *(f"{value:g}" if isinstance(value, float) else value for value in values)] if values else []
-    words += ["--duration-s", f"{args.duration_s:g}"] if args.duration_s is not None else []
-    words += ["--vllm-router", "PATH"] if args.vllm_router else []
+    words = ["--vllm-router", "PATH"] if args.vllm_router else []
     words += ["--toy-proxy", "PATH"] if args.toy_proxy else []
-    return [*words, *(["--traces", "DIR"] if args.traces else []), "--out", "DIR"]
+    return shown_flags(args, [*words, *(["--traces", "DIR"] if args.traces else [])])
 
 
 if __name__ == "__main__":

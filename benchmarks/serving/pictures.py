@@ -1,7 +1,7 @@
 """A comparison's pictures, as PNG."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from benchmarks.serving.derive import OURS, PLAIN, Point
@@ -34,7 +34,7 @@ def _draw(points: Sequence[Point], names: Sequence[str], limits: dict[str, float
     figure, axes = pyplot.subplots(rows, columns, figsize=(5.4 * columns, 4.2 * rows), constrained_layout=True)
     for panel, name in zip(axes.flat, names, strict=True):
         title, _, factor = next(one for one in _PANELS if one[1] == name)
-        _lines(panel, points, name, factor)
+        draw_lines(panel, points, name, factor, main=(OURS, PLAIN))
         panel.set(title=title, xlabel="requests per second")
         if name in limits:
             panel.axhline(limits[name], color="grey", linestyle="--", linewidth=1)
@@ -43,21 +43,28 @@ def _draw(points: Sequence[Point], names: Sequence[str], limits: dict[str, float
         else:
             panel.set_ylim(bottom=0)
     figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside right center", fontsize="small")
+    return png(figure)
+
+
+def png(figure: Any) -> bytes:
+    """The figure as a PNG that is the same for the same figure; it is closed."""
+    from matplotlib import pyplot
+
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=100, metadata={"Software": None})
     pyplot.close(figure)
     return picture.getvalue()
 
 
-def _lines(panel: Any, points: Sequence[Point], name: str, factor: float) -> None:
-    """Medians as a line, least to most as a band for ours and plain P/D."""
+def draw_lines(panel: Any, points: Sequence[Point], name: str, factor: float, *, main: Collection[str]) -> None:
+    """Each contender's medians as a line, and least to most as a band for those of `main`."""
     for at, contender in enumerate(dict.fromkeys(point.contender for point in points)):
         here = [point for point in points if point.contender == contender and name in point.figures]
         if not here:
             continue
         rates = [point.rate_rps for point in here]
         spreads = [point.figures[name] for point in here]
-        is_main = contender in (OURS, PLAIN)
+        is_main = contender in main
         color = f"C{at % 10}"
         width = 2.5 if is_main else 1.2
         panel.plot(rates, [one.median * factor for one in spreads], marker="o", label=contender, color=color, linewidth=width)

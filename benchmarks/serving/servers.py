@@ -61,7 +61,7 @@ async def read_counters(session: aiohttp.ClientSession, urls: Sequence[str]) -> 
     """Sums over all servers. Raises ClusterError when one does not answer."""
     total: Counters = {}
     for url in urls:
-        for name, value in counters_of(await _metrics(session, url)).items():
+        for name, value in counters_of(await read_metrics(session, url)).items():
             total[name] = total.get(name, 0.0) + value
     return total
 
@@ -80,7 +80,8 @@ async def wait_idle(session: aiohttp.ClientSession, urls: Sequence[str], *, limi
         await asyncio.sleep(_POLL_S)
 
 
-async def _metrics(session: aiohttp.ClientSession, url: str) -> str:
+async def read_metrics(session: aiohttp.ClientSession, url: str) -> str:
+    """One server's `/metrics`. Raises ClusterError when it does not answer."""
     try:
         async with session.get(f"{url}/metrics", timeout=_TIMEOUT) as answer:
             answer.raise_for_status()

@@ -79,14 +79,7 @@ class Setting:
     @classmethod
     def read(cls, name: str) -> Self:
         """Read a preset by name or a file by path. Raises ConfigError naming file, key, rule and value."""
-        path = PRESETS / f"{name}.yaml"
-        if not path.is_file():
-            path = Path(name)
-        try:
-            raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            known = ", ".join(preset_names())
-            raise ConfigError(f"setting must be a YAML file or one of {known}, got {name!r}: {error}") from None
+        path, raw = read_yaml(PRESETS, name)
         return cls.of(path, raw)
 
     @classmethod
@@ -120,9 +113,21 @@ class Setting:
         return self.requests_at(rate_rps) / rate_rps
 
 
-def preset_names() -> list[str]:
-    """Names of the settings in this folder."""
-    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+def preset_names(presets: Path = PRESETS) -> list[str]:
+    """Names of the settings in the folder."""
+    return sorted(path.stem for path in presets.glob("*.yaml"))
+
+
+def read_yaml(presets: Path, name: str) -> tuple[Path, Any]:
+    """The file that `name`, a preset or a path, stands for, and what it says. Raises ConfigError."""
+    path = presets / f"{name}.yaml"
+    if not path.is_file():
+        path = Path(name)
+    try:
+        return path, yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        known = ", ".join(preset_names(presets))
+        raise ConfigError(f"setting must be a YAML file or one of {known}, got {name!r}: {error}") from None
 
 
 def workload_of(setting: Setting, traces: Path | None, rate_rps: float, repeat: int) -> Workload:
