@@ -6,11 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
-from vllm.entrypoints.serve.exception_handling.handlers.vllm_error import generation_error_handler
+from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
@@ -142,10 +144,16 @@ async def test_vllms_streams_begin_with_the_error(stream: Any) -> None:
     assert (error["code"], refusal_reason(error["message"])) == (LEASE_GONE_STATUS, "spent")
 
 
-async def test_vllm_answers_with_its_status_and_text() -> None:
-    answer = await generation_error_handler(None, LeaseGoneError(TEXT))  # type: ignore[arg-type]
-    error = json.loads(bytes(answer.body))["error"]
-    assert (answer.status_code, refusal_reason(error["message"])) == (LEASE_GONE_STATUS, "spent")
+def test_vllm_answers_with_its_status_and_text() -> None:
+    app = FastAPI()
+    init_exception_handler(app)
+
+    @app.post("/v1/completions")
+    async def completions() -> None:
+        raise LeaseGoneError(TEXT)
+
+    answer = TestClient(app, raise_server_exceptions=False).post("/v1/completions")
+    assert (answer.status_code, refusal_reason(answer.json()["error"]["message"])) == (LEASE_GONE_STATUS, "spent")
 
 
 @pytest.mark.parametrize("connector", [None, "KairosNixlConnector"])
