@@ -109,7 +109,9 @@ def govern_anew(scheduler: Any, node: Node, clock: Callable[[], float]) -> None:
     """Give the scheduler a governor that knows nothing yet, where `node` has one."""
     if node.governor is not None:
         governor = Governor(PRICED, node.governor)
-        step_governor = StepGovernor(scheduler, governor, objective=node.governor.objective, tightest_slo_s=0.0, clock=clock)
+        step_governor = StepGovernor(
+            scheduler, governor, objective=node.governor.objective, tightest_slo_s=0.0, clock=clock, wall_clock=clock
+        )
         scheduler._kairos_governor = scheduler._kairos_planner._governor = step_governor
 
 

@@ -151,6 +151,7 @@ def governors() -> st.SearchStrategy[GovernorSettings]:
         objective=st.sampled_from(objectives),
         starvation_s=st.sampled_from([2.5, 8.5]),
         floor_tokens=st.just(4),
+        ttft_slo_s=st.sampled_from([None, 5.0, 12.0]),
         correct=st.just(False),
     )
 

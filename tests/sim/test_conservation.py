@@ -21,6 +21,7 @@ def governors() -> st.SearchStrategy[GovernorSettings | None]:
         mode=st.sampled_from(GovernorMode),
         objective=st.sampled_from(objectives),
         starvation_s=st.sampled_from([0.01, 1.0]),
+        ttft_slo_s=st.sampled_from([None, 0.1]),
         correct=st.booleans(),
     )
     return st.none() | governor

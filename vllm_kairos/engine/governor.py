@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_kairos.core.governor import NO_CHUNKS, Flight, Governor, Moment, Objective, StepBound
+from vllm_kairos.core.governor import NO_CHUNKS, Flight, Governor, Moment, Objective, Queue, StepBound, with_chunk
 from vllm_kairos.engine import compat, compat_steps
 from vllm_kairos.engine.counts_writer import CountsWriter
 from vllm_kairos.engine.governor_metrics import governor_counts_path
@@ -50,9 +50,10 @@ class StepGovernor:
         objective: Objective,
         tightest_slo_s: float,
         clock: Callable[[], float] = time.perf_counter,
+        wall_clock: Callable[[], float] = time.time,
         counts_path: Path | None = None,
     ) -> None:
-        self._scheduler, self._governor, self._clock = scheduler, governor, clock
+        self._scheduler, self._governor, self._clock, self._wall_clock = scheduler, governor, clock, wall_clock
         self._objective, self._tightest_slo_s = objective, tightest_slo_s
         self._own: dict[str, Objective] = {}  # of requests that bring one
         self._prefilling: dict[str, Any] = {}  # running, before the step being scheduled
@@ -111,10 +112,10 @@ class StepGovernor:
         if running_prefills or self._prefilling:
             self._prefilling = {request.request_id: request for request in running_prefills}
 
-    def bound(self, arrivals: Sequence[Any], head: Any) -> StepBound | None:
+    def bound(self, arrivals: Sequence[Any], head: Any, prompts: int) -> StepBound | None:
         """What bounds the prefill of that step, in which `arrivals`, too, get their next token; None: no deadline does.
 
-        `head` is the first request that waits for prefill.
+        `head` is the first request that waits for prefill, of `prompts`.
         """
         self._catch_up()
         self._head = head.request_id
@@ -124,7 +125,17 @@ class StepGovernor:
                 kv_tokens -= request.num_computed_tokens
         kv_tokens += sum(request.num_tokens for request in arrivals)
         decodes = len(self._scheduler.running) - len(self._prefilling) + len(arrivals)
-        return self._governor.bound(self._clock(), decodes, max(0, kv_tokens), self._head)
+        now_s = self._clock()
+        queue = self._queue(head, prompts, now_s) if self._governor.serves_ttft else None
+        return self._governor.bound(now_s, decodes, max(0, kv_tokens), self._head, queue)
+
+    def _queue(self, head: Any, prompts: int, now_s: float) -> Queue | None:
+        """What waits, while the first of it waits for its first token. Seam: `arrival_time` is wall-clock time (0.30-0.32)."""
+        if head.num_output_tokens:
+            return None
+        done_tokens = head.num_computed_tokens
+        whole = with_chunk(NO_CHUNKS, done_tokens, head.num_tokens - done_tokens)
+        return Queue(prompts, whole, now_s - (self._wall_clock() - head.arrival_time))
 
     def step_scheduled(self, output: Any) -> None:
         """A step leaves for the workers."""

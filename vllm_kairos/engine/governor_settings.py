@@ -58,6 +58,7 @@ _READERS: dict[str, Reader] = {
     "tpot_slo_s": _SECONDS,
     "beta": _beta,
     "starvation_s": _SECONDS,
+    "ttft_slo_s": _SECONDS,
     "patience_tokens": number("a finite number >= 0", lambda value: 0 <= value < inf),
     "tightest_slo_s": _SECONDS,
     "correct": flag,

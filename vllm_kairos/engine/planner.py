@@ -151,7 +151,7 @@ class StepPlanner:
         step = self.step = StepPlan(budget_tokens=budget, decode_tokens=decodes - freed + arrival_tokens)
         step.floor_for, step.floor_tokens, step.skipped = floor_for, floor_tokens, skipped
         if self._governor is not None and (head := self._first_in_time()) is not None:
-            bound = self._governor.bound(arrivals, head)
+            bound = self._governor.bound(arrivals, head, len(self._prefills))
             if bound is not None:
                 step.bounded = BoundedStep(bound)
                 forecast.bounded = BoundedStep(bound) if some_wait else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from vllm_kairos.core.governor import NO_CHUNKS, Flight, Governor, GovernorSettings, Objective, StepBound
+from vllm_kairos.core.governor import NO_CHUNKS, Flight, Governor, GovernorSettings, Objective, Queue, StepBound, with_chunk
 from vllm_kairos.sim.chunk import Chunk, totals_of
 from vllm_kairos.sim.decodes import DecodeGroup
 from vllm_kairos.sim.engine_spec import EngineSpec
@@ -21,10 +21,11 @@ class Ungoverned:
     def compose(self, at_s: float) -> None:
         """A step is about to be composed, by what the engine knew at `at_s`."""
 
-    def bound(self, head: Job | None, decodes: int, kv_tokens: int) -> StepBound | None:
+    def bound(self, head: Job | None, prompts: int, decodes: int, kv_tokens: int) -> StepBound | None:
         """What bounds the prefill of that step; None: nothing does.
 
-        `head` is the first prompt that deadlines bound; `decodes` with `kv_tokens` of KV get a token in the step.
+        `head` is the first prompt that deadlines bound, of `prompts` that wait; `decodes` with `kv_tokens` of KV get
+        a token in the step.
         """
         return None
 
@@ -55,12 +56,14 @@ class Governed(Ungoverned):
     def compose(self, at_s: float) -> None:
         self._composed_s = at_s
 
-    def bound(self, head: Job | None, decodes: int, kv_tokens: int) -> StepBound | None:
+    def bound(self, head: Job | None, prompts: int, decodes: int, kv_tokens: int) -> StepBound | None:
         self._head, self.asked = head, head is not None
         if head is None:
             return None
         kv_tokens += self._gone_kv_tokens
-        return self._governor.bound(self._composed_s, decodes, kv_tokens, head.request.request_id)
+        whole = with_chunk(NO_CHUNKS, head.computed_tokens, head.tokens_left)
+        queue = None if head.produced_tokens else Queue(prompts, whole, head.submitted_s)
+        return self._governor.bound(self._composed_s, decodes, kv_tokens, head.request.request_id, queue)
 
     def begun(self, now_s: float, decodes: DecodeGroup, joiners: Sequence[Job], chunks: Sequence[Chunk]) -> None:
         if any(job is self._head for job, _ in chunks):

@@ -27,6 +27,7 @@ class PrefillPlan:
     def __init__(self, engine: "Engine", listener: "EngineListener") -> None:
         self._engine, self._listener = engine, listener
         governor = engine.spec.governor
+        self._counts_prompts = governor is not None and governor.ttft_slo_s is not None
         self._mode = GovernorMode.STRICT if governor is None else governor.mode
         # The plan, unlike vLLM, keeps a token for those whose end is not known when it is made.
         self._kept_tokens = engine.running_requests - len(engine.decodes) - len(engine.prefills)
@@ -192,7 +193,8 @@ class PrefillPlan:
         head = next((job for job in self._prompts() if self._is_in_time(job)), None)
         kv_tokens = engine.decodes.kv_tokens + sum(job.computed_tokens for job in engine.ended)
         kv_tokens += sum(job.tokens for job in engine.arrived[:arrivals])
-        bound = engine.governed.bound(head, self._step.decode_tokens, kv_tokens)
+        prompts = sum(1 for _ in self._prompts()) if self._counts_prompts else 0
+        bound = engine.governed.bound(head, prompts, self._step.decode_tokens, kv_tokens)
         if bound is not None:
             self._step.bounded, self._forecast.bounded = BoundedStep(bound), BoundedStep(bound)
 

@@ -142,6 +142,7 @@ def _governor(config: SimulateConfig) -> GovernorSettings | None:
         objective=objective,
         beta=MEASURED if isinstance(given.beta, str) else given.beta,
         starvation_s=given.starvation_s,
+        ttft_slo_s=_seconds(given.ttft_slo_ms),
         patience_tokens=given.patience_tokens,
     )
 

@@ -70,6 +70,7 @@ class GovernorConfig:
     mode: str | None = option(None, "prefill sized by decodes' deadlines: strict, guarded or adaptive (no governor)")
     tpot_slo_ms: float | None = option(None, "token 1 + n due so long times n after the first (the TPOT objective, if any)")
     tbt_slo_ms: float | None = option(None, "a token due so long after the one before (without a TPOT one, the TBT objective)")
+    ttft_slo_ms: float | None = option(None, "with a long queue, the first prompt's TTFT goes before deadlines (it does not)")
     beta: float | str = option(0.9, "share of the time to a deadline that a step may take, or measured (0.9)")
     starvation_s: float = option(1.0, "time without a token after which the first prompt gets some in any case (1)")
     patience_tokens: float = option(8.0, "TPOT objectives' time that it waits for a chunk that is worth its step (8)")
@@ -77,7 +78,7 @@ class GovernorConfig:
     def __post_init__(self) -> None:
         modes = [str(mode) for mode in GovernorMode]
         require("mode", repr(self.mode), self.mode is None or self.mode in modes, f"one of {', '.join(modes)}")
-        for name in ("tpot_slo_ms", "tbt_slo_ms", "starvation_s"):
+        for name in ("tpot_slo_ms", "tbt_slo_ms", "ttft_slo_ms", "starvation_s"):
             value = getattr(self, name)
             require(name, value, value is None or 0 < value < inf, "a finite number > 0")
         require("patience_tokens", self.patience_tokens, 0 <= self.patience_tokens < inf, "a finite number >= 0")

@@ -5,7 +5,7 @@ from vllm_kairos.core.governor.chunk import NO_CHUNKS, Prompt, largest_chunk, wi
 from vllm_kairos.core.governor.correction import Correction, MeasuredMargin
 from vllm_kairos.core.governor.counts import GovernorCounts
 from vllm_kairos.core.governor.deadlines import Deadlines, Due, Moment, Objective
-from vllm_kairos.core.governor.governor import Flight, Governor
+from vllm_kairos.core.governor.governor import Flight, Governor, Queue
 from vllm_kairos.core.governor.price import Price, StepPrice
 from vllm_kairos.core.governor.settings import MEASURED, GovernorMode, GovernorSettings
 
@@ -26,6 +26,7 @@ __all__ = [
     "Objective",
     "Price",
     "Prompt",
+    "Queue",
     "StepBound",
     "StepPrice",
     "largest_chunk",

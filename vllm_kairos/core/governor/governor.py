@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from vllm_kairos.core.governor.bound import StepBound
 from vllm_kairos.core.governor.chunk import NO_CHUNKS
@@ -17,6 +18,14 @@ from vllm_kairos.core.regime import Regime
 _MOST_IN_FLIGHT = 64
 _ROUNDING_S = 1e-6  # ends and deadlines are sums
 _PREFILL, _DECODE, _MIXED = Regime.PREFILL, Regime.DECODE, Regime.MIXED
+
+
+class Queue(NamedTuple):
+    """What waits for prefill: how many prompts, and of the first one its chunk, if whole, and since when it waits."""
+
+    prompts: int
+    first: PrefillTotals
+    since_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -52,12 +61,15 @@ class Governor:
         self.counts = GovernorCounts(share=self.share, correction=self._correction.factors)
         self._asked: tuple[float, bool, bool] | None = None  # deadline, lost, starving: of the step being scheduled
 
-    def bound(self, now_s: float, running_decodes: int, kv_tokens: int, head: str) -> StepBound | None:
+    def bound(
+        self, now_s: float, running_decodes: int, kv_tokens: int, head: str, queue: Queue | None = None
+    ) -> StepBound | None:
         """Bound the step about to be scheduled, for which prefill waits; None when no deadline does.
 
         It serves `running_decodes` with `kv_tokens` of KV, those of prompts not included. `head` is the first prompt
         in the queue that deadlines bound; `head_served` is to be told when it gets tokens. Where decodes alone would
-        miss the earliest deadline, it gets the floor: waiting cannot save it.
+        miss the earliest deadline, it gets the floor: waiting cannot save it. `queue` serves a TTFT objective; None:
+        the head has had its first token.
         """
         if head != self._head:
             self._head, self._dry_since_s = head, now_s
@@ -70,6 +82,8 @@ class Governor:
         decodes_s = factors[_DECODE] * self._model.packed_step_s(running_decodes, kv_tokens, NO_CHUNKS)
         factor = factors[_MIXED if running_decodes else _PREFILL]
         price = StepPrice(self._model, running_decodes, kv_tokens, factor=factor, decodes_s=decodes_s)
+        if queue is not None and self._is_due(begin_s, price, running_decodes, queue):
+            return None
         dry_s = now_s - self._dry_since_s
         starving = dry_s >= self._settings.starvation_s
         patient = dry_s < self._settings.patience_tokens * tpot_s
@@ -78,6 +92,21 @@ class Governor:
         floor_tokens = self._settings.floor_tokens if starving or lost else 0
         limit_s = left_s * self.share
         return StepBound(price, limit_s, floor_tokens=floor_tokens, starving=starving, patient=patient)
+
+    @property
+    def serves_ttft(self) -> bool:
+        """Whether a `queue` makes a difference."""
+        return self._settings.ttft_slo_s is not None
+
+    def _is_due(self, begin_s: float, price: StepPrice, running_decodes: int, queue: Queue) -> bool:
+        """Whether the first prompt must run now to meet its TTFT objective, or is late, and no more decodes pay for it.
+
+        A chunk that large may cost every decode its objective: all who wait are served sooner by it.
+        """
+        ttft_slo_s = self._settings.ttft_slo_s
+        if ttft_slo_s is None or queue.prompts < running_decodes:
+            return False
+        return begin_s + price.step_s(queue.first) - queue.since_s >= self.share * ttft_slo_s
 
     @property
     def share(self) -> float:

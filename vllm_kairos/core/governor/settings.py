@@ -49,6 +49,9 @@ class GovernorSettings:
     beta: float | Literal["measured"] = 0.9
     starvation_s: float = 1.0
     floor_tokens: int = 16
+    ttft_slo_s: float | None = None
+    """Where as many prompts wait as decode, deadlines do not hold back a first one that would get its first token later
+    than this after it came; None: they always do."""
     patience_tokens: float = 8.0
     """How many TPOT objectives' time the first prompt waits for a chunk that is worth its step (`StepBound.waits`)."""
     correct: bool = True
