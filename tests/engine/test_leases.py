@@ -244,6 +244,18 @@ def test_low_blocks_revoke(build: Any) -> None:
     assert engine.lease is None
 
 
+def test_a_node_with_nothing_left_to_grant_takes_its_lease_back(build: Any) -> None:
+    engine = Leased(build, max_sequences=4)
+    engine.decode("A")
+    assert engine.lease is not None
+    for name in names(3):
+        engine.scheduler.add_request(make_request(name, 20, max_tokens=1000))
+    engine.beat()  # every slot is taken
+    assert (engine.lease, engine.keeper.counts.revoked["no-capacity"]) == (None, 1)
+    engine.beat()
+    assert engine.keeper.counts.revoked["no-capacity"] == 1
+
+
 def test_a_burst_of_kv_to_pull_revokes_as_it_arrives(build: Any) -> None:
     engine = Leased(build, blocks=400)
     engine.decode("A")
