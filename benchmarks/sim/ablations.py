@@ -66,8 +66,9 @@ class MarginOfWhole(Kairos):
 class LateIfSooner(Kairos):
     """A deflection past the TTFT objective is taken too where the prefill path would be later still."""
 
-    def _by_prediction(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
-        choice = Kairos._by_prediction(self, request, pools, pair)
+    def by_prediction(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
+        """Choose by its rule."""
+        choice = Kairos.by_prediction(self, request, pools, pair)
         local = choice.local
         if choice.reason is not Reason.OVER_TTFT_SLO or local is None or local.ttft_s is None or pair.ttft_s is None:
             return choice
@@ -78,20 +79,22 @@ class LateIfSooner(Kairos):
 class ManyPerNode(LateIfSooner):
     """Besides, a node that runs a deflected prefill may take another behind it, as under `oracle`."""
 
-    def _by_prediction(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
+    def by_prediction(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
+        """Choose by its rule."""
         roomy = fresh_with_room(pools.decodes, kv_need_tokens(request, self.routing.settings))
         nodes = [node for node in roomy if node.decode_load[0] + node.prefill_ahead[0] < node.max_running_requests]
-        return LateIfSooner._by_prediction(self, request, replace(pools, deflectable=nodes), pair)
+        return LateIfSooner.by_prediction(self, request, replace(pools, deflectable=nodes), pair)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotsForExpected(Kairos):
     """Decode nodes whose slots will be nearly all taken, with those whose prompts are still on a prefill node, are left out."""
 
-    def _by_prediction(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
+    def by_prediction(self, request: RequestShape, pools: Pools, pair: Pair) -> Choice:
+        """Choose by its rule."""
         nodes = [node for node in pools.deflectable if node.coming_load[0] < _MOST_SLOTS * node.max_running_requests]
         blocked = pools.blocked if nodes or not pools.deflectable else Reason.SLOTS_FULL
-        return Kairos._by_prediction(self, request, replace(pools, deflectable=nodes, blocked=blocked), pair)
+        return Kairos.by_prediction(self, request, replace(pools, deflectable=nodes, blocked=blocked), pair)
 
 
 class DeafView(ClusterView):
