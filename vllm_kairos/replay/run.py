@@ -8,6 +8,7 @@ from secrets import token_hex
 
 from vllm_kairos.replay.discovery import base_url, first_model, measured
 from vllm_kairos.replay.endpoint import Endpoint, Prepared, PromptMaker, prepared
+from vllm_kairos.replay.exchange import Sender
 from vllm_kairos.replay.http_sender import HttpSender
 from vllm_kairos.replay.lag import measure_lag
 from vllm_kairos.replay.open_loop import Observer, OpenLoop, Prepare, Replayed
@@ -32,23 +33,35 @@ class Outcome:
 async def replay(settings: ReplaySettings, workload: Workload, observer: Observer, stop: asyncio.Event) -> Outcome:
     """Send the workload to the endpoint. Raises ConfigError when the endpoint cannot be asked what it serves."""
     endpoint = await resolve_endpoint(settings)
-    measure, prompt_note = await prompt_length(settings, endpoint)
     async with HttpSender(endpoint, timeout_s=settings.timeout_s) as sender:
-        open_loop = OpenLoop(
-            workload.requests,
-            ramp_s=settings.load.ramp_s,
-            prepare=preparer(endpoint, prompt_maker(settings, measure)),
-            sender=sender,
-            observer=observer,
-        )
-        started_s = time.perf_counter()
-        client_lags_s: list[float] = []
-        meter = asyncio.create_task(measure_lag(client_lags_s))
-        try:
-            replayed = await open_loop.run(stop)
-        finally:
-            meter.cancel()
-        wall_s = time.perf_counter() - started_s
+        return await replay_through(sender, endpoint, settings, workload, observer, stop)
+
+
+async def replay_through(
+    sender: Sender,
+    endpoint: Endpoint,
+    settings: ReplaySettings,
+    workload: Workload,
+    observer: Observer,
+    stop: asyncio.Event,
+) -> Outcome:
+    """Hand the workload to `sender`, in the endpoint's words; what goes where is the sender's affair. Raises as `replay`."""
+    measure, prompt_note = await prompt_length(settings, endpoint)
+    open_loop = OpenLoop(
+        workload.requests,
+        ramp_s=settings.load.ramp_s,
+        prepare=preparer(endpoint, prompt_maker(settings, measure)),
+        sender=sender,
+        observer=observer,
+    )
+    started_s = time.perf_counter()
+    client_lags_s: list[float] = []
+    meter = asyncio.create_task(measure_lag(client_lags_s))
+    try:
+        replayed = await open_loop.run(stop)
+    finally:
+        meter.cancel()
+    wall_s = time.perf_counter() - started_s
     return Outcome(
         endpoint=endpoint,
         prompt_note=prompt_note,
