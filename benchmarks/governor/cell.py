@@ -53,11 +53,11 @@ class Served:
     def usage(self) -> Usage:
         """Of the servers, and of the router if there is one, from here on."""
         groups = [self.cluster.pid(server.name) for server in self.cluster.plan.servers]
-        return Usage(groups, self.cluster.pid("router") if self.spec.router else None)
+        return Usage(groups, [self.cluster.pid("router")] if self.spec.router else [])
 
     def target(self, case: Case) -> Target:
         """The endpoint."""
-        return Target(url=self.url, model=self.cluster.plan.served_model_name, objectives=case.load.objectives)
+        return Target(urls=(self.url,), model=self.cluster.plan.served_model_name, objectives=case.load.objectives)
 
 
 async def warm(served: Served, place: Place) -> None:

@@ -1,17 +1,14 @@
 """One cell: a front is started, warmed up, sent the load, and ended; then the servers are left to become idle."""
 
-import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from benchmarks.serving.contenders import Contender, Programs, free_ports, front_plan
-from benchmarks.serving.ready import wait_ready
+from benchmarks.serving.contenders import Contender, Programs, free_ports, front_plans
+from benchmarks.serving.front import serving
 from benchmarks.serving.record import cell_figures, failed_cell, load_summary, measured_cell
 from benchmarks.serving.sending import Target, send, warm_up
 from benchmarks.serving.servers import Counters, grown, read_counters, violations_by_cause, wait_idle
@@ -19,10 +16,8 @@ from benchmarks.serving.setting import Setting, workload_of
 from benchmarks.serving.sweep import CellKey
 from benchmarks.serving.usage import Usage
 from vllm_kairos.cluster.local import LocalCluster
-from vllm_kairos.cluster.plan import ProcessPlan
-from vllm_kairos.cluster.process import Child, stop
 from vllm_kairos.cluster.spec import ClusterSpec
-from vllm_kairos.errors import ClusterError, KairosError
+from vllm_kairos.errors import KairosError
 from vllm_kairos.replay.run import Outcome
 from vllm_kairos.workload.request import Workload
 
@@ -66,19 +61,19 @@ async def _served(
     urls = [server.url for server in cluster.plan.servers]
     groups = [cluster.pid(server.name) for server in cluster.plan.servers]
     log_dir = bench.out / "logs" / key.file_name.removesuffix(".json")
-    log_dir.mkdir(parents=True, exist_ok=True)
-    plan = front_plan(contender, bench.spec, cluster.plan, bench.programs, ports=free_ports(), log_dir=log_dir)
-    async with _front(plan, contender, log_dir, session) as (child, ready_s):
-        target = Target(url=plan.url, model=cluster.plan.served_model_name, objectives=bench.setting.objectives)
+    ports = free_ports(contender)
+    plans = front_plans(contender, bench.spec, cluster.plan, bench.programs, ports=ports, log_dir=log_dir)
+    async with serving(contender, plans, session) as front:
+        target = Target(urls=front.urls, model=cluster.plan.served_model_name, objectives=bench.setting.objectives)
         await warm_up(target, workload, seed=key.warm_up_seed)
         await wait_idle(session, urls, limit_s=_IDLE_LIMIT_S)
-        before, usage = await read_counters(session, urls), Usage(groups, child.pid)
+        before, usage = await read_counters(session, urls), Usage(groups, front.groups)
         outcome = await send(target, workload, seed=key.prompt_seed)
         spent = usage.spent()
         growth = grown(before, await read_counters(session, urls))
-        if child.exit_status() is not None:
-            raise ClusterError(f"{contender.name} ended during the cell: {child.cause_of_death()}")
-    return measured_cell(key, **_figures(bench.setting, outcome, growth), front={"ready_s": ready_s}, machine=spent)
+        front.check_running()
+    about_front = {"ready_s": front.ready_s, "processes": contender.processes}
+    return measured_cell(key, **_figures(bench.setting, outcome, growth), front=about_front, machine=spent)
 
 
 def _figures(setting: Setting, outcome: Outcome, growth: Counters) -> dict[str, Any]:
@@ -87,17 +82,3 @@ def _figures(setting: Setting, outcome: Outcome, growth: Counters) -> dict[str, 
         | {"wall_s": outcome.wall_s},
         "servers": {"counters": growth, "tbt_violations_by_cause": violations_by_cause(growth)},
     }
-
-
-@asynccontextmanager
-async def _front(
-    plan: ProcessPlan, contender: Contender, log_dir: Path, session: aiohttp.ClientSession
-) -> AsyncIterator[tuple[Child, float]]:
-    """The contender's process, serving inside the block; yields how long it took too. Raises ClusterError."""
-    started_s = time.monotonic()
-    child = Child(plan, log_dir / "front.log")
-    try:
-        await wait_ready(session, contender.name, child, plan.url + contender.health_path)
-        yield child, time.monotonic() - started_s
-    finally:
-        await asyncio.to_thread(stop, [child])

@@ -22,13 +22,17 @@ class Front(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """One way to serve. `policy` is the front's own name for it; `disaggregated` false uses all servers alike."""
+    """One way to serve. `policy` is the front's own name for it; `disaggregated` false uses all servers alike.
+
+    With several `processes`, equal fronts stand side by side before the same servers, and requests go to them in turn.
+    """
 
     name: str
     front: Front
     policy: str = ""
     args: tuple[str, ...] = ()  # more of the front's flags
     disaggregated: bool = True
+    processes: int = 1
 
     @property
     def health_path(self) -> str:
@@ -36,7 +40,18 @@ class Contender:
         return "/healthcheck" if self.front is Front.TOY_PROXY else "/health"
 
 
-_OURS = ("never", "kairos", "always", "static-length:2048", "static-queue:4", "dynamo-isl", "dynamo-load", "llmd-noncached:512")
+_PORTS = 2  # of a process: one for requests, one for metrics
+_OURS = (
+    "never",
+    "kairos",
+    "crossflow",
+    "always",
+    "static-length:2048",
+    "static-queue:4",
+    "dynamo-isl",
+    "dynamo-load",
+    "llmd-noncached:512",
+)
 _VLLM_ROUTER = ("round_robin", "power_of_two", "cache_aware")
 
 CONTENDERS: Mapping[str, Contender] = {
@@ -44,6 +59,10 @@ CONTENDERS: Mapping[str, Contender] = {
     for each in (
         *(Contender(name=policy, front=Front.KAIROS, policy=policy) for policy in _OURS),
         Contender(name="kairos-4-per-node", front=Front.KAIROS, policy="kairos", args=("--deflect-per-node", "4")),
+        *(
+            Contender(name=f"{policy}-two-routers", front=Front.KAIROS, policy=policy, processes=2)
+            for policy in ("kairos", "crossflow")
+        ),
         *(
             Contender(name=f"vllm-router-{policy.replace('_', '-')}", front=Front.VLLM_ROUTER, policy=policy)
             for policy in _VLLM_ROUTER
@@ -56,6 +75,14 @@ CONTENDERS: Mapping[str, Contender] = {
     )
 }
 """By name. Any policy that our router takes is a contender too: see `find`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPlan:
+    """One process of a contender, and the folder of its own for what it logs."""
+
+    process: ProcessPlan
+    log_dir: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +110,7 @@ def find(names: Sequence[str], programs: Programs) -> tuple[Contender, ...]:
 def front_plan(
     contender: Contender, spec: ClusterSpec, plan: ClusterPlan, programs: Programs, *, ports: Sequence[int], log_dir: Path
 ) -> ProcessPlan:
-    """The front's command line, listening on the first of `ports`, its metrics on the second."""
+    """One front's command line, listening on the first of `ports`, its metrics on the second."""
     if contender.front is Front.KAIROS:
         placed = replace(plan, router_port=ports[0], metrics_port=ports[1])
         ours = router_plan(spec, placed, policy=contender.policy, log_dir=log_dir)
@@ -95,9 +122,21 @@ def front_plan(
     return ProcessPlan(name=contender.front, argv=argv, environment={}, port=ports[0])
 
 
-def free_ports() -> list[int]:
-    """Two for a front. Raises ClusterError when there are none."""
-    return list(choose_ports(2, None))
+def front_plans(
+    contender: Contender, spec: ClusterSpec, plan: ClusterPlan, programs: Programs, *, ports: Sequence[int], log_dir: Path
+) -> tuple[FrontPlan, ...]:
+    """All its processes, each with two of `ports`; several have a folder each in `log_dir`."""
+    folders = [log_dir] if contender.processes == 1 else [log_dir / f"{at}" for at in range(contender.processes)]
+    pairs = [ports[at : at + _PORTS] for at in range(0, len(ports), _PORTS)]
+    return tuple(
+        FrontPlan(process=front_plan(contender, spec, plan, programs, ports=pair, log_dir=folder), log_dir=folder)
+        for folder, pair in zip(folders, pairs, strict=True)
+    )
+
+
+def free_ports(contender: Contender) -> list[int]:
+    """Two for each of its processes. Raises ClusterError when there are none."""
+    return list(choose_ports(_PORTS * contender.processes, None))
 
 
 def of_name(name: str) -> Contender:

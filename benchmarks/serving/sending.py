@@ -1,11 +1,16 @@
 """The load of a cell, sent in open loop by the code of `kairos replay`."""
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 from vllm_kairos.errors import ClusterError
+from vllm_kairos.replay.exchange import Clock, Exchange, Sender
 from vllm_kairos.replay.figures import Objectives
-from vllm_kairos.replay.run import Outcome, replay
+from vllm_kairos.replay.http_sender import HttpSender
+from vllm_kairos.replay.run import Outcome, replay_through, resolve_endpoint
 from vllm_kairos.replay.sample import Sample
 from vllm_kairos.replay.settings import LoadSettings, ReplaySettings
 from vllm_kairos.workload import transforms
@@ -19,11 +24,22 @@ _WARM_UP_MOST_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where requests go, by which model's name, and what is expected of the answers."""
+    """Where requests go, to several URLs in turn, by which model's name, and what is expected of the answers."""
 
-    url: str
+    urls: tuple[str, ...]
     model: str
     objectives: Objectives
+
+
+class InTurn:
+    """Sends the first request through the first sender, the next through the next, and so around."""
+
+    def __init__(self, senders: Sequence[Sender]) -> None:
+        self._turns = cycle(senders)
+
+    async def send(self, exchange: Exchange, clock: Clock) -> None:
+        """Stream the answer into `exchange`. Raises SendError or StreamError."""
+        await next(self._turns).send(exchange, clock)
 
 
 class _Silent:
@@ -40,17 +56,21 @@ async def send(target: Target, workload: Workload, *, seed: int, patience_s: flo
     """Send `workload` as it is, with prompts by `seed`; what has no answer `patience_s` after the last was due is cut off."""
     settings = ReplaySettings(
         load=LoadSettings(workload="Bursty", seed=seed),  # of which only the seed is read
-        url=target.url,
+        url=target.urls[0],
         model=target.model,
         timeout_s=None,
         objectives=target.objectives,
     )
+    endpoint = await resolve_endpoint(settings)
     stop = asyncio.Event()
-    timer = asyncio.get_running_loop().call_later(workload.requests[-1].arrival_s + patience_s, stop.set)
-    try:
-        return await replay(settings, workload, _Silent(), stop)
-    finally:
-        timer.cancel()
+    async with AsyncExitStack() as stack:
+        places = [replace(endpoint, url=url) for url in target.urls]
+        senders = [await stack.enter_async_context(HttpSender(place, timeout_s=settings.timeout_s)) for place in places]
+        timer = asyncio.get_running_loop().call_later(workload.requests[-1].arrival_s + patience_s, stop.set)
+        try:
+            return await replay_through(InTurn(senders), endpoint, settings, workload, _Silent(), stop)
+        finally:
+            timer.cancel()
 
 
 async def warm_up(target: Target, workload: Workload, *, seed: int) -> None:

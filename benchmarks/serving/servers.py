@@ -103,15 +103,15 @@ def group_cpu_s(groups: Sequence[int]) -> float:
     return ticks / 100.0
 
 
-def group_rss_mb(group: int) -> float:
-    """Resident memory of a process group in MB."""
-    pages = 0
+def group_rss_mb(groups: Sequence[int]) -> float:
+    """Resident memory of these process groups in MB."""
+    wanted, pages = set(groups), 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[2]) == group:
+        if int(fields[2]) in wanted:
             pages += int(fields[21])
     return pages * 4096 / 1e6
 

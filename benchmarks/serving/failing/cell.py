@@ -145,7 +145,7 @@ async def _front(
     session: aiohttp.ClientSession,
 ) -> AsyncIterator[FrontProcess]:
     """A router that serves, with requests going to it from now on; ended after the block."""
-    ports = free_ports()
+    ports = free_ports(contender)
     log_dir = bench.out / "logs" / key
     log_dir.mkdir(parents=True, exist_ok=True)
     plan = front_plan(contender, bench.spec, cluster.plan, bench.programs, ports=ports, log_dir=log_dir)

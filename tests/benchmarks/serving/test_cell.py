@@ -1,6 +1,7 @@
 """One cell from the start of its front to idle servers, with stand-ins for both."""
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -58,6 +59,17 @@ async def test_a_cell_is_measured(tmp_path, monkeypatch):
     assert record["servers"]["tbt_violations_by_cause"] == {"decode": 0.0}
     assert row["front_cpu_s"] >= 0.0
     assert (tmp_path / "logs/r0-8-toy-proxy/front.log").is_file()
+
+
+async def test_several_fronts_share_the_requests_and_are_counted_together(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    bench = _bench(tmp_path, Path(__file__).with_name("stub_front.py"))
+    async with _cluster() as cluster:
+        record = await run_cell(bench, cluster, replace(CONTENDERS["toy-proxy"], processes=2), KEY)
+    assert (record["status"], record["front"]["processes"], record["figures"]["failed"]) == ("ok", 2, 0)
+    answered = [(tmp_path / f"logs/r0-8-toy-proxy/{at}/front.log").read_text().count("answered") for at in range(2)]
+    assert answered == [8, 8]  # of the load and of the warm-up, half each
+    assert record["machine"]["front_rss_mb"] > 20.0
 
 
 async def test_a_front_that_ends_is_a_failed_cell(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.serving.contenders import CONTENDERS, Front, Programs, find, front_plan
+from benchmarks.serving.contenders import CONTENDERS, Front, Programs, find, free_ports, front_plan, front_plans
 from vllm_kairos.cluster.plan import ClusterPlan, ProcessPlan
 from vllm_kairos.cluster.spec import ClusterSpec
 from vllm_kairos.errors import ConfigError
@@ -100,3 +100,26 @@ def test_a_contenders_own_flags_follow_the_settings():
     words = _argv("kairos-4-per-node", ClusterSpec(router_args=("--deflect-per-node", "2")))
     assert words[words.index("--deflect-policy") + 1] == "kairos"
     assert [word for at, word in enumerate(words) if words[at - 1] == "--deflect-per-node"] == ["2", "4"]  # the last one counts
+
+
+@pytest.mark.parametrize("policy", ["kairos", "crossflow"])
+def test_two_routers_differ_in_ports_and_logs_alone(policy):
+    contender = CONTENDERS[f"{policy}-two-routers"]
+    plans = front_plans(contender, ClusterSpec(), CLUSTER, PROGRAMS, ports=(90, 91, 92, 93), log_dir=Path("LOG"))
+    assert [plan.process.url for plan in plans] == ["http://127.0.0.1:90", "http://127.0.0.1:92"]
+    assert len({plan.log_dir for plan in plans}) == 2
+    first, second = (plan.process.argv for plan in plans)
+    places = {"90": "92", "91": "93", "LOG/0": "LOG/1"}
+    assert [places.get(word, word) for word in first] == list(second)
+    assert first[first.index("--deflect-policy") + 1] == policy
+
+
+def test_a_single_front_logs_in_the_folder_itself():
+    (plan,) = front_plans(CONTENDERS["crossflow"], ClusterSpec(), CLUSTER, PROGRAMS, ports=(90, 91), log_dir=Path("LOG"))
+    assert (plan.process.port, plan.log_dir) == (90, Path("LOG"))
+
+
+@pytest.mark.parametrize(("name", "count"), [("crossflow", 2), ("crossflow-two-routers", 4)])
+def test_every_process_has_ports_of_its_own(name, count):
+    ports = free_ports(CONTENDERS[name])
+    assert len(set(ports)) == len(ports) == count
