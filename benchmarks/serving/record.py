@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from benchmarks.serving.servers import gaps_counted, lease_counts
 from benchmarks.serving.setting import Setting, workload_of
 from benchmarks.serving.sweep import CellKey
 from vllm_kairos.errors import ConfigError
@@ -119,8 +120,9 @@ def flat(record: Mapping[str, Any]) -> Row:
     row["deflected_share"] = figures["deflected"] / figures["requests"] if figures["requests"] else 0.0
     row |= {f"{name}_p99_s": figures[f"{name}_s"]["p99"] for name in ("send_lag", "client_lag")}
     row |= {name: record["machine"][name] for name in _MACHINE}
+    row["engine_gaps"] = gaps_counted(servers["counters"])
     row |= {f"violations_{cause}": count for cause, count in servers["tbt_violations_by_cause"].items()}
-    return row
+    return row | lease_counts(servers["counters"])
 
 
 def save(record: Mapping[str, Any], path: Path) -> None:

@@ -11,11 +11,12 @@ import aiohttp
 from vllm_kairos.errors import ClusterError
 
 Counters = dict[str, float]
-"""Sums over servers, by metric name; with a `cause` label by `name/cause`."""
+"""Sums over servers, by metric name; with a `cause` or `reason` label by `name/cause`."""
 
 _LINE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)")
-_CAUSE = re.compile(r'cause="([^"]*)"')
-VIOLATIONS = "kairos_tbt_violations_total/"
+_CAUSE = re.compile(r'\b(?:cause|reason)="([^"]*)"')
+VIOLATIONS, GAPS = "kairos_tbt_violations_total/", "kairos_token_gaps_total/"
+LEASES = ("kairos_lease_", "kairos_leases_")
 _WATCHED = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -41,10 +42,14 @@ def counters_of(text: str) -> Counters:
             continue
         name, labels, value = match.groups()
         cause = _CAUSE.search(labels or "")
-        if name in _WATCHED or (cause and name.startswith("kairos_")):
+        if name in _WATCHED or (cause and name.startswith("kairos_")) or _is_of_leases(name):
             key = f"{name}/{cause.group(1)}" if cause else name
             found[key] = found.get(key, 0.0) + float(value)
     return found
+
+
+def _is_of_leases(name: str) -> bool:
+    return name.startswith(LEASES) and name.endswith("_total")
 
 
 def grown(before: Counters, after: Counters) -> Counters:
@@ -55,6 +60,28 @@ def grown(before: Counters, after: Counters) -> Counters:
 def violations_by_cause(growth: Mapping[str, float]) -> Counters:
     """Token gaps over the TBT objective as the engines attributed them; empty where they count none."""
     return {name.removeprefix(VIOLATIONS): value for name, value in growth.items() if name.startswith(VIOLATIONS)}
+
+
+def gaps_counted(growth: Mapping[str, float]) -> float:
+    """Token gaps that the engines attributed, long or not."""
+    return sum(value for name, value in growth.items() if name.startswith(GAPS))
+
+
+def lease_counts(growth: Mapping[str, float]) -> Counters:
+    """What became of leases, as `lease_admissions` or `lease_refusals_spent`; empty where the engines grant none.
+
+    Of what is counted by reason there is the sum too, as `lease_refusals`.
+    """
+    found: Counters = {}
+    for name, value in growth.items():
+        if not name.startswith(LEASES):
+            continue
+        whole, _, reason = name.removeprefix("kairos_").partition("/")
+        whole = whole.removesuffix("_total")
+        found[whole] = found.get(whole, 0.0) + value
+        if reason:
+            found[f"{whole}_{reason}"] = value
+    return found
 
 
 async def read_counters(session: aiohttp.ClientSession, urls: Sequence[str]) -> Counters:

@@ -6,7 +6,16 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from benchmarks.serving.servers import counters_of, group_cpu_s, grown, machine_cpu_s, violations_by_cause, wait_idle
+from benchmarks.serving.servers import (
+    counters_of,
+    gaps_counted,
+    group_cpu_s,
+    grown,
+    lease_counts,
+    machine_cpu_s,
+    violations_by_cause,
+    wait_idle,
+)
 from vllm_kairos.errors import ClusterError
 
 TEXT = """\
@@ -18,6 +27,14 @@ vllm:e2e_request_latency_seconds_bucket{le="0.3"} 9.0
 kairos_tbt_violations_total{cause="deflected",model="m"} 5.0
 kairos_tbt_violations_total{cause="decode"} 1.0
 kairos_tbt_violations_created{cause="decode"} 1.7e+09
+kairos_token_gaps_total{cause="deflected",engine="0"} 40.0
+kairos_token_gaps_total{cause="decode",engine="0"} 60.0
+kairos_leases_granted_total{engine="0"} 12.0
+kairos_leases_granted_created{engine="0"} 1.7e+09
+kairos_lease_admissions_total{engine="0"} 7.0
+kairos_lease_refusals_total{engine="0",reason="spent"} 2.0
+kairos_lease_refusals_total{engine="0",reason="not-yours"} 1.0
+kairos_leases_revoked_total{engine="0",reason="low-blocks"} 3.0
 """
 
 
@@ -33,6 +50,24 @@ def test_growth_is_of_counters_alone():
     growth = grown(before, after)
     assert violations_by_cause(growth) == {"deflected": 4.0, "decode": 0.0}
     assert "vllm:num_requests_running" not in growth
+
+
+def test_what_became_of_leases_is_counted_by_reason_and_in_all():
+    growth = grown(counters_of(""), counters_of(TEXT))
+    assert lease_counts(growth) == {
+        "leases_granted": 12.0,
+        "lease_admissions": 7.0,
+        "lease_refusals": 3.0,
+        "lease_refusals_spent": 2.0,
+        "lease_refusals_not-yours": 1.0,
+        "leases_revoked": 3.0,
+        "leases_revoked_low-blocks": 3.0,
+    }
+    assert lease_counts({"kairos_token_gaps_total/decode": 3.0}) == {}
+
+
+def test_gaps_are_those_of_every_cause():
+    assert gaps_counted(grown(counters_of(""), counters_of(TEXT))) == 100.0
 
 
 async def _serve(levels):
