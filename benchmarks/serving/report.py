@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.environment import describe_machine
 from benchmarks.serving.derive import derived, points_of
+from benchmarks.serving.leases import leases_of
 from benchmarks.serving.pictures import draw_all
 from benchmarks.serving.record import Row, columns, flat
 from benchmarks.serving.setting import Setting
@@ -36,7 +37,7 @@ def write_report(out: Path, setting: Setting, records: Sequence[dict[str, Any]],
     """Write all files. Raises ConfigError when one cannot be written."""
     rows = in_order([flat(record) for record in records], setting)
     points = points_of(rows)
-    found = derived(rows, ttft_s=setting.ttft_slo_ms / 1e3, tbt_s=setting.tbt_slo_ms / 1e3)
+    found = derived(rows, ttft_s=setting.ttft_slo_ms / 1e3, tbt_s=setting.tbt_slo_ms / 1e3) | {"leases": leases_of(rows)}
     document = {
         "command": command,
         "environment": describe_machine(),

@@ -48,13 +48,17 @@ def config_of(setting: Setting, spec: ClusterSpec, router_args: Sequence[str] = 
 
 
 def simulate(setting: Setting, traces: Path | None, contender: Contender, rate_rps: float, repeat: int) -> Figures:
-    """Figures of one cell's twin; the contender is our router."""
+    """Figures of one cell's twin; the contender is our router, alone. Raises ConfigError for several."""
+    if contender.processes != 1:
+        raise ConfigError(f"{contender.name}: must be one router to be simulated, got {contender.processes}")
     config = config_of(setting, setting.cluster_spec(None), contender.args)
     cluster, objectives = build_cluster(config), build_objectives(config)
     workload = _later(workload_of(setting, traces, rate_rps, repeat))
     built = build_policy(contender.policy, cluster)
-    outcome = Simulation(cluster, workload, built.policy, objectives=objectives, seed=repeat, truth=built.truth).run()
-    return figures_of(outcome, objectives)
+    simulation = Simulation(
+        cluster, workload, built.policy, objectives=objectives, seed=repeat, truth=built.truth, leases=built.leases
+    )
+    return figures_of(simulation.run(), objectives)
 
 
 def _decision(words: Sequence[str]) -> dict[str, Any]:

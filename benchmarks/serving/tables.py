@@ -27,7 +27,9 @@ _COLUMNS: tuple[tuple[str, str, float, str], ...] = (
 
 def all_tables(points: Sequence[Point], derived: Mapping[str, Any]) -> list[Table]:
     """The page's tables, what matters most first."""
-    return [sustained_table(derived), rates_table(derived), *(_rate_table(points, rate) for rate in rates_of(points))]
+    leases = lease_tables(derived["leases"]) if derived.get("leases") else []
+    by_rate = [_rate_table(points, rate) for rate in rates_of(points)]
+    return [*leases, sustained_table(derived), rates_table(derived), *by_rate]
 
 
 def rates_of(points: Iterable[Point]) -> list[float]:
@@ -62,6 +64,54 @@ def rates_table(derived: Mapping[str, Any]) -> Table:
     ]
     worse = frozenset(at for at, one in enumerate(derived["by_rate"]) if one["never_worse"] is False)
     return Table("kairos against plain P/D (never), medians of ratios within repeats", headings, rows, worse)
+
+
+def lease_tables(leases: Mapping[str, Any]) -> list[Table]:
+    """Leases against the others at every rate, two routers, and what the engines put late tokens down to."""
+    return [_leases_over(leases), _two_routers_table(leases), _causes_table(leases)]
+
+
+def _leases_over(leases: Mapping[str, Any]) -> Table:
+    titles = [name for name in next(iter(leases["by_rate"]), {}) if name != "rate_rps"]
+    rows = [[f"{one['rate_rps']:g}", *(_text(one[title], ".2f") for title in titles)] for one in leases["by_rate"]]
+    headings = ["requests/s", *(title.replace("_", " ") for title in titles)]
+    return Table("crossflow over others, medians of ratios within repeats", headings, rows)
+
+
+def _two_routers_table(leases: Mapping[str, Any]) -> Table:
+    headings = ["", "requests/s", "twice the load of one", "gaps over TBT by deflection, %", "P95 TTFT over one router's"]
+    rows = [
+        [
+            one["contender"],
+            f"{one['rate_rps']:g}",
+            "yes" if one["is_twice_the_load_of_one"] else "",
+            _percent(one["deflected_share"]),
+            _text(one["p95_ttft_over_one_router"], ".2f"),
+        ]
+        for one in leases["two_routers"]
+    ]
+    over = frozenset(at for at, one in enumerate(leases["two_routers"]) if one["within_limit"] is False)
+    return Table(f"Two routers; the limit is {leases['most_deflected_share']:.1%} in every repeat", headings, rows, over)
+
+
+def _causes_table(leases: Mapping[str, Any]) -> Table:
+    causes = sorted({cause for one in leases["engines"] for cause in one["violation_shares"]})
+    rows = [
+        [
+            one["contender"],
+            f"{one['rate_rps']:g}",
+            *(_percent(one["violation_shares"].get(cause)) for cause in causes),
+            _percent(one["violation_share"]),
+            _percent(one["refused_share"]),
+        ]
+        for one in leases["engines"]
+    ]
+    headings = ["", "requests/s", *causes, "all causes", "refused leases, %"]
+    return Table("Gaps over TBT as the engines attribute them, % of all gaps: median (most)", headings, rows)
+
+
+def _percent(spread: Mapping[str, float] | None) -> str:
+    return "-" if spread is None else f"{spread['median'] * 100:.2f} ({spread['most'] * 100:.2f})"
 
 
 def _rate_table(points: Iterable[Point], rate_rps: float) -> Table:
