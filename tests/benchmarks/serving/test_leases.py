@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.serving.contenders import of_name
-from benchmarks.serving.leases import MOST_DEFLECTED_SHARE, leases_of
+from benchmarks.serving.leases import MOST_SHARE, leases_of
 from benchmarks.serving.record import flat
 from benchmarks.serving.setting import Setting
 from benchmarks.serving.simulated import simulate
@@ -44,8 +44,10 @@ def test_two_routers_are_within_the_limit_if_every_repeat_is(counts):
     found = leases_of([*rows, _cell("crossflow", 6.0)])
     (two,) = found["two_routers"]
     assert two["deflected_share"]["most"] == max(counts) / 1000
-    assert two["within_limit"] == found["two_routers_within_limit"] == (max(counts) <= MOST_DEFLECTED_SHARE * 1000)
+    assert two["within_limit"] == found["two_routers_within_limit"] == (max(counts) <= MOST_SHARE * 1000)
     assert two["is_twice_the_load_of_one"]
+    assert two["all_causes_share"]["most"] == pytest.approx(two["deflected_share"]["most"] + 0.003)
+    assert two["within_limit"] or not two["all_causes_within_limit"]
 
 
 def test_two_routers_stand_beside_one_at_the_same_load():
