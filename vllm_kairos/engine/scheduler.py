@@ -1,5 +1,6 @@
 """KairosScheduler: vLLM's scheduler, told before each step how much its prefills may take."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from vllm_kairos.core.lease import LeaseGone
@@ -26,6 +27,7 @@ class KairosScheduler(compat.SchedulerBase):
     _kairos_recorder: StepRecorder | None = None
     _kairos_governor: StepGovernor | None = None
     _kairos_leases: LeaseKeeper | None = None
+    _kairos_refused: Sequence[tuple[Any, str]] = ()  # ended, and owed their output
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -37,7 +39,6 @@ class KairosScheduler(compat.SchedulerBase):
         self._kairos_planner = StepPlanner(self, settings, self._kairos_governor)
         self._kairos_reporter = StateReporter.create(self, settings)
         self._kairos_leases = None if self._kairos_reporter is None else self._kairos_reporter.leases
-        self._kairos_refused: list[tuple[Any, str]] = []  # ended, and owed their output
         self._kairos_recorder = StepRecorder.create(self, settings)
 
     def _too_long_for_one_step(self, request: Any) -> bool:
@@ -55,7 +56,7 @@ class KairosScheduler(compat.SchedulerBase):
             self._kairos_governor.adopt(request)
         result = super().add_request(request, *args, **kwargs)
         if gone is not None:
-            self._kairos_refused.append((request, gone))
+            self._kairos_refused = (*self._kairos_refused, (request, gone))
             compat_refusal.end_unserved(self, request)
             return result
         limited = self._kairos_active or compat.state_of(request) is not None
@@ -101,7 +102,7 @@ class KairosScheduler(compat.SchedulerBase):
             self._kairos_leases.step_finished(scheduler_output)
         if self._kairos_refused:
             compat_refusal.add_refusals(result, self._kairos_refused)
-            self._kairos_refused.clear()
+            self._kairos_refused = ()
         if compat.has_failed_blocks(model_runner_output):
             self._kairos_planner.note_failed_blocks()
         if self._kairos_reporter is not None:
