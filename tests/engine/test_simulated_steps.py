@@ -4,7 +4,8 @@ Known exceptions, kept out of the mixes: with async scheduling vLLM may preempt 
 way, so KV is plenty there, and it starts a load that the step under way leaves no room for a step earlier than the
 simulator does, which only shows where nothing else runs meanwhile; a pulled prompt of one token is computed here
 again, as prefill; a preempted request finds its own blocks in vLLM's prefix cache, and the simulator recomputes all
-but what its trace gives hashes for.
+but what its trace gives hashes for. With the hook of patches/0001 nothing is held out of the queue by a forecast, so that a
+prompt behind one that turns out to be cached need not wait for the next step, as it does without.
 """
 
 import zlib
@@ -21,6 +22,7 @@ from tests.engine.async_core import AsyncCore
 from tests.engine.builder import build_scheduler
 from tests.engine.simulated import Arrival, Node, Steps, first_difference, real_steps, simulated_steps
 from vllm_kairos.core.governor import GovernorMode, GovernorSettings, Objective
+from vllm_kairos.engine import compat
 
 Schedulers = Callable[[Node], Any]
 
@@ -175,6 +177,7 @@ def test_steps_agree_with_a_governor_and_async_scheduling(
 families = st.tuples(st.integers(0, 2), st.sampled_from([0, 16, 20, 48, 64, 150]))
 
 
+@pytest.mark.skipif(compat.HAS_LIMIT_HOOK, reason="the simulator models vLLM without the hook")
 @given(node=nodes(1000), mix=st.lists(st.tuples(arrivals(), families), min_size=2, max_size=8))
 @many
 def test_steps_agree_with_a_prefix_cache(
