@@ -62,7 +62,10 @@ def _engines(rows: Sequence[Row], contender: str, rate_rps: float) -> dict[str, 
 
 
 def _two_routers(rows: Sequence[Row], contender: str, rate_rps: float) -> dict[str, Any]:
-    """Two routers at a rate, and what they are to one: the same load through one, and half of it."""
+    """Two routers at a rate, and what they are to one: the same load through one, and half of it.
+
+    Where nothing was deflected there is no verdict on deflection.
+    """
     one = contender.removesuffix(TWO_ROUTERS)
     here = [row for row in _of(rows, contender, rate_rps) if row.get("engine_gaps")]
     shares = {
@@ -75,7 +78,8 @@ def _two_routers(rows: Sequence[Row], contender: str, rate_rps: float) -> dict[s
         "rate_rps": rate_rps,
         "is_twice_the_load_of_one": rate_rps / 2 in _rates(rows, one),
         **{name: _spread(each) for name, each in shares.items()},
-        "within_limit": max(shares["deflected_share"]) <= MOST_SHARE if here else None,
+        "requests_deflected_share": _spread([row["deflected_share"] for row in here]),
+        "within_limit": max(shares["deflected_share"]) <= MOST_SHARE if any(row["deflected_share"] for row in here) else None,
         "all_causes_within_limit": max(shares["all_causes_share"]) <= MOST_SHARE if here else None,
         "p95_ttft_over_one_router": median(over_one) if over_one else None,
     }

@@ -79,12 +79,21 @@ def _leases_over(leases: Mapping[str, Any]) -> Table:
 
 
 def _two_routers_table(leases: Mapping[str, Any]) -> Table:
-    headings = ["", "requests/s", "twice one's load", "gaps over TBT by deflection, %", "by any cause", "P95 TTFT over one's"]
+    headings = [
+        "",
+        "requests/s",
+        "twice one's load",
+        "deflected, %",
+        "gaps over TBT by deflection, %",
+        "by any cause",
+        "P95 TTFT over one's",
+    ]
     rows = [
         [
             one["contender"],
             f"{one['rate_rps']:g}",
             "yes" if one["is_twice_the_load_of_one"] else "",
+            _percent(one["requests_deflected_share"]),
             _percent(one["deflected_share"]),
             _percent(one["all_causes_share"]),
             _text(one["p95_ttft_over_one_router"], ".2f"),

@@ -17,7 +17,8 @@ COUNTS = st.lists(st.integers(0, 20), min_size=1, max_size=4)
 
 
 def _cell(contender, rate_rps, repeat=0, *, deflected=0.0, **figures):
-    counted = {"engine_gaps": 1000.0, "violations_deflected": deflected, "violations_decode": 3.0, "ttft_mean_s": 0.5}
+    counted = {"engine_gaps": 1000.0, "violations_deflected": deflected, "violations_decode": 3.0}
+    counted |= {"ttft_mean_s": 0.5, "deflected_share": 0.3}
     return row(contender, rate_rps, repeat, **(counted | figures))
 
 
@@ -72,11 +73,16 @@ def test_where_engines_count_nothing_nothing_is_said():
     assert all(table.headings for table in lease_tables(found))
 
 
+def test_two_routers_that_deflected_nothing_prove_nothing():
+    found = leases_of([_cell("crossflow-two-routers", 12.0, deflected_share=0.0)])
+    assert found["two_routers"][0]["within_limit"] is found["two_routers_within_limit"] is None
+
+
 def test_the_page_marks_what_is_over_the_limit():
     rows = [_cell("crossflow-two-routers", rate, deflected=count) for rate, count in ((8.0, 5.0), (12.0, 6.0))]
     over, two, causes = lease_tables(leases_of([*rows, _cell("crossflow", 6.0, lease_admissions=4.0)]))
     assert [line[0] for line in over.rows] == ["6"]
-    assert [line[3] for line in two.rows] == ["0.50 (0.50)", "0.60 (0.60)"]
+    assert [line[4] for line in two.rows] == ["0.50 (0.50)", "0.60 (0.60)"]
     assert two.marked == frozenset({1})
     assert causes.headings[2:] == ["decode", "deflected", "all causes", "refused leases, %"]
 
