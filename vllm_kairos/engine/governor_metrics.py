@@ -1,14 +1,14 @@
 """The governor's counts as Prometheus metrics on the server's own /metrics."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from vllm_kairos.core.governor import GovernorCounts
+from vllm_kairos.engine.counts_collector import CountsCollector
 from vllm_kairos.engine.governor_settings import EngineGovernorSettings
 from vllm_kairos.engine.shared_file import read_own, shared_path
 
@@ -35,22 +35,16 @@ def read_governor_counts(path: Path) -> GovernorCounts | None:
         return None
 
 
-class GovernorCollector(Collector):
-    """Reads the counts when it is scraped; `engine` is the data-parallel rank, as in vLLM's own metrics."""
+class GovernorCollector(CountsCollector[GovernorCounts]):
+    """Those of each rank."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = tuple(paths)
+    def read(self, path: Path) -> GovernorCounts | None:
+        """What that rank's engine core last wrote."""
+        return read_governor_counts(path)
 
-    def describe(self) -> Iterable[Any]:
-        """Nothing to check names against: there may be no counts yet."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
-        """Every metric of every rank that has written its counts."""
-        found = [(str(rank), read_governor_counts(path)) for rank, path in enumerate(self._paths)]
-        engines = [(rank, counts) for rank, counts in found if counts is not None]
-        if engines:
-            yield from _metrics(engines)
+    def metrics(self, engines: Sequence[tuple[str, GovernorCounts]]) -> Iterator[Any]:
+        """The families."""
+        return _metrics(engines)
 
 
 def governor_collector_for(vllm_config: Any, settings: EngineGovernorSettings) -> GovernorCollector:

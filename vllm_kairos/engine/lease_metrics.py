@@ -1,12 +1,12 @@
 """The counts of leases as Prometheus metrics on the server's own /metrics."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
 
+from vllm_kairos.engine.counts_collector import CountsCollector
 from vllm_kairos.engine.lease_counts import LeaseCounts, counts_path, read_counts
 from vllm_kairos.engine.lease_settings import EngineLeaseSettings
 
@@ -21,22 +21,16 @@ _BY_REASON = (
 )
 
 
-class LeaseCollector(Collector):
-    """Reads the counts when it is scraped; `engine` is the data-parallel rank, as in vLLM's own metrics."""
+class LeaseCollector(CountsCollector[LeaseCounts]):
+    """Those of each rank."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = tuple(paths)
+    def read(self, path: Path) -> LeaseCounts | None:
+        """What that rank's engine core last wrote."""
+        return read_counts(path)
 
-    def describe(self) -> Iterable[Any]:
-        """Nothing to check names against: there may be no counts yet."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
-        """Every metric of every rank that has written its counts."""
-        found = [(str(rank), read_counts(path)) for rank, path in enumerate(self._paths)]
-        engines = [(rank, counts) for rank, counts in found if counts is not None]
-        if engines:
-            yield from _metrics(engines)
+    def metrics(self, engines: Sequence[tuple[str, LeaseCounts]]) -> Iterator[Any]:
+        """The families."""
+        return _metrics(engines)
 
 
 def lease_collector_for(vllm_config: Any, leases: EngineLeaseSettings) -> LeaseCollector:

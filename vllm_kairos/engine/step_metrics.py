@@ -1,37 +1,31 @@
 """The counts of recorded steps as Prometheus metrics on the server's own /metrics."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-from prometheus_client.registry import Collector
 
+from vllm_kairos.engine.counts_collector import CountsCollector
 from vllm_kairos.engine.step_settings import StepRecordSettings
 from vllm_kairos.engine.step_totals_file import read_totals, totals_path
 from vllm_kairos.steps.totals import GAP_BUCKETS_S, RATIO_BUCKETS, StepTotals
 
-_Engines = list[tuple[str, StepTotals]]
+_Engines = Sequence[tuple[str, StepTotals]]
 
 
-class StepCollector(Collector):
-    """Reads the counts when it is scraped; `engine` is the data-parallel rank, as in vLLM's own metrics."""
+class StepCollector(CountsCollector[StepTotals]):
+    """Those of each rank."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = tuple(paths)
+    def read(self, path: Path) -> StepTotals | None:
+        """What that rank's engine core last wrote."""
+        return read_totals(path)
 
-    def describe(self) -> Iterable[Any]:
-        """Nothing to check names against: there may be no counts yet."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
-        """Every metric of every rank that has written its counts."""
-        found = [(str(rank), read_totals(path)) for rank, path in enumerate(self._paths)]
-        engines = [(rank, totals) for rank, totals in found if totals is not None]
-        if engines:
-            yield from _gap_metrics(engines)
-            yield from _step_metrics(engines)
+    def metrics(self, engines: _Engines) -> Iterator[Any]:
+        """The families."""
+        yield from _gap_metrics(engines)
+        yield from _step_metrics(engines)
 
 
 def collector_for(vllm_config: Any, record: StepRecordSettings) -> StepCollector:
