@@ -15,19 +15,17 @@ one joins in every step.
 """
 
 import gc
-import json
 import os
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.environment import describe_machine
+from benchmarks.micro.figures_file import show
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -102,13 +100,7 @@ def results() -> Iterator[dict[str, Any]]:
     """Collects the scenes and writes them where KAIROS_BENCH_OUT says."""
     collected: dict[str, Any] = {}
     yield collected
-    print(json.dumps(collected, indent=2))  # noqa: T201
-    if out := os.environ.get("KAIROS_BENCH_OUT"):
-        import vllm
-
-        environment = {**describe_machine(), "vllm": vllm.__version__}
-        head = {"benchmark": "governor", "running": RUNNING, "environment": environment}
-        Path(out).write_text(json.dumps(head | collected, indent=2) + "\n")
+    show("governor", RUNNING, collected)
 
 
 def _schedulers(model: str, objective: dict[str, float], before: Callable[[Any], None]) -> dict[str, Timed]:

@@ -9,18 +9,16 @@ second. Quantiles over all calls, and `least`, which a busy machine disturbs lea
 """
 
 import gc
-import json
 import os
 import statistics
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.environment import describe_machine
+from benchmarks.micro.figures_file import show
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -92,15 +90,6 @@ def test_leases_cost_the_scheduler_little(engine: Leased) -> None:
     figures["admit"] = _figures([_spent_us(lambda request=request: keeper.admit(request)) for request in requests])  # type: ignore[misc]
     figures["step"] = _figures([_step(engine) for _ in range(CALLS)])
     gc.enable()
-    _write({"benchmark": "leases", "running": RUNNING, "environment": describe_machine(), **figures})
+    show("leases", RUNNING, figures)
     assert figures["step"]["median"] <= STEP_LIMIT_US
     assert figures["grant"]["median"] <= GRANT_LIMIT_US
-
-
-def _write(collected: dict[str, Any]) -> None:
-    print(json.dumps(collected, indent=2))  # noqa: T201
-    if out := os.environ.get("KAIROS_BENCH_OUT"):
-        import vllm
-
-        collected["environment"] |= {"vllm": vllm.__version__}
-        Path(out).write_text(json.dumps(collected, indent=2) + "\n")

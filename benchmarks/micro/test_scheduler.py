@@ -13,17 +13,15 @@ stock: the same chunks by its long-prefill threshold).
 """
 
 import gc
-import json
 import os
 import statistics
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.environment import describe_machine
+from benchmarks.micro.figures_file import show
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -125,15 +123,7 @@ def results() -> Any:
     """Collects the scenes and writes them where KAIROS_BENCH_OUT says."""
     collected: dict[str, Any] = {}
     yield collected
-    print(json.dumps(collected, indent=2))  # noqa: T201
-    if out := os.environ.get("KAIROS_BENCH_OUT"):
-        import vllm
-
-        environment = {**describe_machine(), "vllm": vllm.__version__}
-        Path(out).write_text(
-            json.dumps({"benchmark": "scheduler step", "running": RUNNING, "environment": environment, **collected}, indent=2)
-            + "\n"
-        )
+    show("scheduler step", RUNNING, collected)
 
 
 def _kairos_class() -> Any:

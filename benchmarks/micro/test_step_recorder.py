@@ -15,7 +15,6 @@ request ends and one joins in every step.
 """
 
 import gc
-import json
 import os
 import statistics
 import time
@@ -27,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.environment import describe_machine
+from benchmarks.micro.figures_file import show
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -51,13 +50,7 @@ def results() -> Iterator[dict[str, Any]]:
     """Collects the scenes and writes them where KAIROS_BENCH_OUT says."""
     collected: dict[str, Any] = {}
     yield collected
-    print(json.dumps(collected, indent=2))  # noqa: T201
-    if out := os.environ.get("KAIROS_BENCH_OUT"):
-        import vllm
-
-        environment = {**describe_machine(), "vllm": vllm.__version__}
-        head = {"benchmark": "step recorder", "running": RUNNING, "environment": environment}
-        Path(out).write_text(json.dumps(head | collected, indent=2) + "\n")
+    show("step recorder", RUNNING, collected)
 
 
 class Timed:
