@@ -31,7 +31,8 @@ class Client:
         self.model = model
 
     async def __aenter__(self) -> Self:
-        self.session = aiohttp.ClientSession(self.url, timeout=TIMEOUT)
+        connector = aiohttp.TCPConnector(force_close=True)  # vLLM's servers and proxies drop one that idles for 5 s
+        self.session = aiohttp.ClientSession(self.url, timeout=TIMEOUT, connector=connector)
         return self
 
     async def __aexit__(

@@ -32,7 +32,8 @@ async def check_answers(*, prefill_url: str, decode_url: str, router_url: str, m
     `router_url` is a router with policy `never`. Each path has its own cache salt, so that each prefills for itself.
     """
     identical, difference = 0, ""
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
+    connector = aiohttp.TCPConnector(force_close=True)  # a server's turn comes when it may have dropped an idle one
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120), connector=connector) as session:
         for prompt in PROMPTS:
             answers = await _answers(session, prompt, prefill_url, decode_url, router_url, model)
             if len(set(answers.values())) == 1:
