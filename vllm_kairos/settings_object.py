@@ -27,7 +27,7 @@ def read_object(
     place: str, raw: Mapping[Any, Any], readers: Mapping[str, Reader], *, also_known: Iterable[str] = ()
 ) -> dict[str, Any]:
     """The settings that `raw` has, those that are null left out. `also_known`: others, to be named where one is unknown."""
-    unknown = sorted(set(raw) - set(readers))
+    unknown = sorted(str(name) for name in raw if name not in readers)  # YAML has names that are no texts
     if unknown:
         known = ", ".join(sorted([*readers, *also_known]))
         raise ConfigError(f"{place}.{unknown[0]}: no such setting; known are {known}")
@@ -40,9 +40,9 @@ def refused(name: str, rule: str, value: Any) -> ConfigError:
 
 
 def text(name: str, value: Any) -> str:
-    """Read a text that is not empty."""
-    if not isinstance(value, str) or not value:
-        raise refused(name, "a non-empty string", value)
+    """Read a text that is not empty; most are names of files, which hold no NUL."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise refused(name, "a non-empty string" + (" without NUL" if value and isinstance(value, str) else ""), value)
     return value
 
 
@@ -79,8 +79,14 @@ def number(rule: str, holds: Callable[[float], bool]) -> Callable[[str, Any], fl
     """Make a reader of numbers for which `rule`, in words, holds."""
 
     def read(name: str, value: Any) -> float:
-        if not isinstance(value, int | float) or isinstance(value, bool) or not holds(value):
+        if not isinstance(value, int | float) or isinstance(value, bool):
             raise refused(name, rule, value)
-        return float(value)
+        try:
+            found = float(value)
+        except OverflowError:  # JSON sets no limit to whole numbers
+            raise refused(name, rule, value) from None
+        if not holds(found):
+            raise refused(name, rule, value)
+        return found
 
     return read

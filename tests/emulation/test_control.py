@@ -52,3 +52,11 @@ async def test_a_malformed_fault_is_a_bad_request() -> None:
     assert answer.status_code == 400
     assert "kind" in json.loads(answer.body)["error"]
     assert not engine.asked
+
+
+async def test_an_engine_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "STATUS_WAIT_S", 0.01)
+    routes, _ = await _control(None)
+    answer = await asyncio.wait_for(routes.status(), 10)
+    assert answer.status_code == 503
+    assert "0.01 s" in json.loads(answer.body)["error"]

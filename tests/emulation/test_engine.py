@@ -9,6 +9,7 @@ from vllm_kairos.emulation.engine import EmulatedEngine
 from vllm_kairos.emulation.faults import Fault, FaultKind
 from vllm_kairos.emulation.sequences import Turn
 from vllm_kairos.emulation.settings import EmulationSettings
+from vllm_kairos.errors import ConfigError
 from vllm_kairos.profiles import load_shipped
 
 MODEL = load_shipped("a100-llama3-8b").step_model
@@ -76,3 +77,34 @@ def test_steps_are_recorded(tmp_path: Path) -> None:
     assert (first["prefill_tokens"], first["follows"]) == (1000, False)
     assert (second["running_decodes"], second["kv_tokens"], second["follows"]) == (1, 1000, True)
     assert second["woke_s"] - first["woke_s"] == pytest.approx(second["predicted_s"])
+
+
+def test_a_step_without_end_is_slept_for_bit_by_bit() -> None:
+    clock, slept = Clock(), []
+    engine = _engine(clock)
+    engine.faults.add(Fault(kind=FaultKind.SLOW, factor=1e308))
+    engine.faults.begin(1, 0.0)
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            raise KeyboardInterrupt  # nothing else ends it
+
+    engine._sleep = sleep
+    with pytest.raises(KeyboardInterrupt):
+        engine.wait(engine.hand_over([Turn("a", 0, 1000)]))
+    assert slept == [60.0] * 3
+
+
+def test_a_record_that_cannot_be_written_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"emulation\.record must be a file that can be written, got .*nowhere"):
+        _engine(Clock(), record=str(tmp_path / "nowhere" / "steps.jsonl"))
+
+
+def test_a_disk_that_fails_ends_the_record_and_not_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    engine = _engine(Clock(), record="/dev/full")
+    for step in range(3):
+        engine.wait(engine.hand_over([Turn("a", step, 1)]))
+    assert engine.steps == 3
+    assert [line.message for line in caplog.records] == ["Steps are no longer recorded in /dev/full: No space left on device"]
+    engine.close()

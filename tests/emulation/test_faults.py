@@ -46,6 +46,11 @@ def test_a_fault_is_read_from_json() -> None:
         ({"kind": "crash", "at_step": 1.5}, "at_step"),
         ({"kind": "slow", "factor": float("inf")}, "factor"),
         ({"kind": "slow", "factor": True}, "factor"),
+        ({"kind": "slow", "factor": 10**400}, r"fault\.factor must be a finite number >= 0\.001"),
+        ({"kind": "hang", "duration_s": -(10**400)}, "duration_s"),
+        ({"kind": "hang", 1: 2, "when": 1}, "1: no such setting"),
+        ({"kind": "crash", "count": 2}, r"fault\.count: no such setting; known are at_s, at_step, kind"),
+        ({"kind": "hang", "at_step": 1, "at_s": 2}, "at_s or at_step, got both"),
     ],
 )
 def test_a_malformed_fault_is_refused_by_field(raw: Any, named: str) -> None:

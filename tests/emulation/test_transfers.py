@@ -145,13 +145,40 @@ def test_a_heartbeat_reaches_the_leases(service: Any, sender: Any) -> None:
 
 def test_nonsense_on_the_side_channel_harms_nobody(service: Any, sender: Any) -> None:
     _, _, peer = sender
-    for line in (b"not json\n", b"[]\n", b"{}\n", b'{"op": "read", "engine": "engine-p"}\n'):
+    read = b'{"op": "read", "engine": "engine-p", "request": "r1", "bytes": %s}\n'
+    odd_sizes = (read % size for size in (b"1e300", b"-1", b"true", b"NaN", b"9" * 400))
+    for line in (b"not json\n", b"[]\n", b"{}\n", b'{"op": "read", "engine": "engine-p"}\n', b"[" * 60_000 + b"\n", *odd_sizes):
         with socket.create_connection((peer.host, peer.port)) as connection:
             connection.sendall(line)
             assert connection.recv(100) == b""
     reader = service("engine-d")
     reader.pull("mine", peer, "r1", 1)
     assert _ended(reader)[0].failure is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"\n", b"[]\n", b"{}\n", b"null\n", b'{"wait_s": "soon"}\n', b'{"wait_s": %s}\n' % (b"9" * 400), b"[" * 60_000],
+)
+def test_whoever_else_listens_there_fails_the_pull(service: Any, answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        reader = service("engine-d")
+        reader.pull("mine", Peer("127.0.0.1", other.getsockname()[1], "engine-p"), "r1", 1)
+        connection, _ = other.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(answer)
+        (pull,) = _ended(reader)
+    assert pull.failure is not None
+
+
+@pytest.mark.parametrize("port", [-1, 0, 70_000, 10**30])
+def test_a_port_that_there_is_not_fails_the_pull(service: Any, port: int) -> None:
+    reader = service("engine-d")
+    reader.let_go(Peer("127.0.0.1", port, "engine-p"), "r1")
+    reader.pull("mine", Peer("127.0.0.1", port, "engine-p"), "r1", 1)
+    (pull,) = _ended(reader)
+    assert pull.failure is not None
 
 
 def test_a_taken_address_is_refused_by_name(service: Any, sender: Any) -> None:

@@ -208,6 +208,18 @@ def test_a_failed_or_expired_transfer_is_computed_anew(make_node: Any, connected
     assert reader.said["leg-d"][0] == sender.said["leg-p"][0]
 
 
+@pytest.mark.parametrize("odd", [{"remote_port": "http"}, {"remote_port": 70_000}, {"remote_port": [1]}, {"remote_host": 5}])
+def test_an_address_that_is_none_fails_the_transfer_and_not_the_engine(
+    make_node: Any, connected: dict[str, Any], odd: dict[str, Any]
+) -> None:
+    prompt = list(range(3, 103))
+    sender, reader = make_node(**connected), make_node(**connected)
+    reader.add(make_request("leg-d", prompt, max_tokens=5, transfer=_prefilled(sender, prompt) | odd))
+    reader.step_until(lambda: not reader.scheduler.has_unfinished_requests())
+    assert reader.most_tokens >= 96
+    assert len(reader.said["leg-d"]) == 5
+
+
 def test_a_failed_transfer_ends_the_request_where_vllm_is_told_so(make_node: Any, connected: dict[str, Any]) -> None:
     prompt = list(range(3, 103))
     sender, reader = make_node(**connected), make_node(**connected)

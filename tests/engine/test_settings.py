@@ -58,6 +58,7 @@ def test_settings_of_an_emulated_engine_are_none_of_ours() -> None:
         ("state_endpoint", "127.0.0.1:5557"),
         ("state_endpoint", "tcp://127.0.0.1"),
         ("state_endpoint", "tcp://127.0.0.1:99999"),
+        ("state_endpoint", "tcp://127.0.0.1:²"),
         ("heartbeat_period_s", 0),
         ("heartbeat_period_s", "0.1"),
         ("default_chunk_tokens", 0),
@@ -132,6 +133,13 @@ def test_a_governor_sizes_unplanned_prefill_and_finds_its_profile() -> None:
     assert (alone.governor.sizing.beta, measured.governor.sizing.beta) == (0.9, "measured")
 
 
+@pytest.mark.parametrize("profile", [["p"], 7])
+def test_an_emulated_profile_that_is_no_name_predicts_nothing(profile: Any) -> None:
+    kairos = {"emulation": {"profile": profile}, "governor": True}
+    with pytest.raises(ConfigError, match=r"governor\.profile must name a profile"):
+        parse_settings({"kairos": kairos})
+
+
 @pytest.mark.parametrize("off", [None, False])
 def test_a_governor_that_is_off(off: Any) -> None:
     assert parse_settings({"kairos": {"governor": off}}).governor is None
@@ -148,6 +156,9 @@ def test_a_governor_that_is_off(off: Any) -> None:
         ({"beta": "guessed"}, r'governor\.beta must be "measured" or a number > 0 and <= 1, got \'guessed\''),
         ({"starvation_s": 0}, r"governor\.starvation_s must be a finite number > 0, got 0"),
         ({"tbt_slo_s": float("inf")}, r"governor\.tbt_slo_s must be"),
+        ({"tpot_slo_s": 10**400}, r"governor\.tpot_slo_s must be a finite number > 0, got 1000"),
+        ({"profile": "p\0"}, r"governor\.profile must be a non-empty string without NUL"),
+        ({1: 2, "mode": "strict"}, r"governor\.1: no such setting"),
         ({"correct": 1}, r"governor\.correct must be true or false, got 1"),
     ],
 )

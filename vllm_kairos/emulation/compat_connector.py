@@ -123,7 +123,7 @@ class EmulatedTransferWorker:
         for request_id, until_s in metadata.reqs_to_send.items():  # same process, same clock
             self._leases.lease(request_id, 0.0 if self._faults.take_expiry() else until_s)
         for engine_id, beat in metadata.heartbeat_by_engine.items():
-            self.service.heartbeat(Peer(beat.host, int(beat.port), engine_id), sorted(beat.req_ids))
+            self.service.heartbeat(Peer(str(beat.host), _port(beat.port), engine_id), sorted(map(str, beat.req_ids)))
 
     def get_transfer_results(self) -> Any:
         """What ended since the last step. Failed pulls are among the received ones, as vLLM wants it."""
@@ -151,7 +151,7 @@ class EmulatedTransferWorker:
 
     def _start_pull(self, request_id: str, meta: Any) -> None:
         """Seam: ReqMeta. Without blocks to fill there is nothing to pull, and the sender may free its own at once."""
-        peer = Peer(meta.remote.host, int(meta.remote.port), meta.remote.engine_id)
+        peer = Peer(str(meta.remote.host), _port(meta.remote.port), str(meta.remote.engine_id))
         blocks = [block for group in meta.local_block_ids for block in group]
         if not blocks:
             self.service.let_go(peer, meta.remote.request_id)
@@ -174,3 +174,11 @@ class EmulatedTransferWorker:
             SimpleNamespace(xferDuration=transfer_us, postDuration=0.0, totalBytes=pull.size_bytes, descCount=len(blocks))
         )
         return True
+
+
+def _port(given: Any) -> int:
+    """As a number; what is none comes from a request and fails its pull, not the engine: nobody listens at 0."""
+    try:
+        return int(given)
+    except (OverflowError, TypeError, ValueError):
+        return 0

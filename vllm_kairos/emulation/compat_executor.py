@@ -213,5 +213,5 @@ def _carry_out(fault: Fault) -> None:
     if fault.kind is FaultKind.CRASH:
         os.kill(os.getpid(), signal.SIGKILL)
     until_s = time.monotonic() + fault.duration_s
-    while time.monotonic() < until_s:
-        time.sleep(min(60.0, until_s - time.monotonic()))
+    while (left_s := until_s - time.monotonic()) > 0:
+        time.sleep(min(60.0, left_s))

@@ -13,6 +13,7 @@ from vllm_kairos.errors import ConfigError
 STATUS_PATH = "/kairos/emulation"
 FAULTS_PATH = "/kairos/emulation/faults"
 ANSWER_WAIT_S = 1.0
+STATUS_WAIT_S = 10.0  # a long step is no hang
 
 
 class EmulationControl:
@@ -33,9 +34,14 @@ class EmulationControl:
         """Remember the engine to ask."""
         self._engine = engine_client
 
-    async def status(self) -> dict[str, Any]:
-        """Steps so far, seconds since start-up, and what step times are multiplied by."""
-        (answer,) = await self._engine.collective_rpc("emulation_status")
+    async def status(self) -> Any:
+        """Steps so far, seconds since start-up, and what step times are multiplied by; 503 from an engine that hangs."""
+        from starlette.responses import JSONResponse
+
+        try:
+            (answer,) = await asyncio.wait_for(self._engine.collective_rpc("emulation_status"), STATUS_WAIT_S)
+        except TimeoutError:
+            return JSONResponse({"error": f"the engine core did not answer within {STATUS_WAIT_S:g} s"}, status_code=503)
         return dict(answer)
 
     async def fault(self, fault: dict[str, Any]) -> Any:

@@ -1,8 +1,10 @@
 """The emulated engine behind the executor: takes steps in, says when they end and what comes out. Knows no vLLM."""
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -11,6 +13,11 @@ from vllm_kairos.emulation.device import DeviceLine, StepCost
 from vllm_kairos.emulation.faults import FaultBoard
 from vllm_kairos.emulation.sequences import SequenceTable, StepLoad, Turn
 from vllm_kairos.emulation.settings import EmulationSettings
+from vllm_kairos.errors import ConfigError
+
+logger = logging.getLogger("vllm.kairos.emulation")
+
+_LONGEST_SLEEP_S = 60.0  # a device slowed down without end takes longer than can be slept at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ class EmulatedEngine:
         self._started_s = clock()
         self._steps = 0
         self._last_ids: frozenset[str] = frozenset()
-        self._log: TextIO | None = open(settings.record, "a", buffering=1) if settings.record else None  # noqa: SIM115
+        self._log = _opened(settings.record) if settings.record else None
         self.sequences = SequenceTable(words)
         self.faults = FaultBoard(settings.faults)
 
@@ -70,15 +77,25 @@ class EmulatedEngine:
     def wait(self, step: EmulatedStep) -> None:
         """Return when the device is done with `step`."""
         while (left_s := step.end_s - self._clock()) > 0:
-            self._sleep(left_s)
+            self._sleep(min(left_s, _LONGEST_SLEEP_S))
         if self._log is not None and step.record is not None:
-            self._log.write(json.dumps(step.record | {"woke_s": self._clock()}) + "\n")
+            self._write(self._log, step.record | {"woke_s": self._clock()})
 
     def close(self) -> None:
         """Close the record of steps."""
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    def _write(self, log: TextIO, record: dict[str, Any]) -> None:
+        """A disk that fails ends the record, not the engine."""
+        try:
+            log.write(json.dumps(record) + "\n")
+        except OSError as error:
+            logger.warning("Steps are no longer recorded in %s: %s", log.name, error.strerror)
+            self._log = None
+            with suppress(OSError):  # what it still holds
+                log.close()
 
     def _follows(self, turns: Iterable[Turn]) -> bool:
         """Whether the engine went straight from the step before to this one: a sequence is in both."""
@@ -101,3 +118,11 @@ class EmulatedEngine:
             "end_s": end_s,
             "follows": follows,
         }
+
+
+def _opened(record: str) -> TextIO:
+    try:
+        return open(record, "a", buffering=1)
+    except OSError as error:
+        rule = "a file that can be written"
+        raise ConfigError(f"emulation.record must be {rule}, got {record!r}: {error.strerror}") from error

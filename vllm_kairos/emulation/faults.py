@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 from vllm_kairos.errors import ConfigError
+from vllm_kairos.settings_object import Reader, number, read_object, whole
 
 
 class FaultKind(StrEnum):
@@ -41,24 +42,30 @@ def parse_fault(raw: Any, *, where: str = "fault") -> Fault:
     """Read one fault; ConfigError names the field, the rule and the value."""
     if not isinstance(raw, Mapping) or raw.get("kind") not in tuple(FaultKind):
         raise ConfigError(f"{where}: kind must be one of {', '.join(FaultKind)}, got {raw!r}")
-    unknown = sorted(set(raw) - {"kind", *_LEAST})
-    if unknown:
-        raise ConfigError(f"{where}.{unknown[0]}: no such field; known are kind, {', '.join(_LEAST)}")
-    values = {name: _number(where, name, value) for name, value in raw.items() if name != "kind" and value is not None}
-    return Fault(kind=FaultKind(raw["kind"]), **values)
+    kind = FaultKind(raw["kind"])
+    readers = {name: _READERS[name] for name in (*_WHEN, *_FIELDS[kind])}
+    values = read_object(where, {name: value for name, value in raw.items() if name != "kind"}, readers, also_known=("kind",))
+    if len(_WHEN & values.keys()) > 1:
+        raise ConfigError(f"{where} must begin {' or '.join(sorted(_WHEN))}, got both")
+    return Fault(kind=kind, **values)
 
 
-_LEAST: dict[str, float] = {"at_step": 1, "at_s": 0, "duration_s": 0, "factor": 0.001, "count": 1}
-_WHOLE = {"at_step", "count"}
-
-
-def _number(where: str, name: str, value: Any) -> Any:
-    kinds: Any = int if name in _WHOLE else (int, float)
-    if not isinstance(value, kinds) or isinstance(value, bool) or not isfinite(value) or value < _LEAST[name]:
-        raise ConfigError(
-            f"{where}.{name} must be a {'whole' if name in _WHOLE else 'finite'} number >= {_LEAST[name]:g}, got {value!r}"
-        )
-    return value
+_WHEN = {"at_step", "at_s"}
+_FIELDS: Mapping[FaultKind, tuple[str, ...]] = {
+    FaultKind.CRASH: (),
+    FaultKind.HANG: ("duration_s",),
+    FaultKind.SLOW: ("factor", "duration_s"),
+    FaultKind.FAIL_TRANSFERS: ("count",),
+    FaultKind.EXPIRE_TRANSFERS: ("count",),
+}
+_SECONDS = number("a finite number >= 0", lambda value: 0 <= value < inf)
+_READERS: Mapping[str, Reader] = {
+    "at_step": whole(1),
+    "at_s": _SECONDS,
+    "duration_s": _SECONDS,
+    "factor": number("a finite number >= 0.001", lambda value: 0.001 <= value < inf),
+    "count": whole(1),
+}
 
 
 class FaultBoard:

@@ -22,6 +22,7 @@ from vllm_kairos.emulation.link import LinkLine
 from vllm_kairos.errors import ConfigError
 
 CONNECT_TIMEOUT_S = 5.0
+_MOST_BYTES = 2**46  # more than any node's memory
 
 
 class TransferError(Exception):
@@ -133,7 +134,7 @@ class TransferService:
             if must_fail:
                 raise TransferError("emulated fault")
             await self._read(peer, remote_id, size_bytes)
-        except (OSError, TimeoutError, ValueError, TransferError) as error:
+        except (OSError, OverflowError, ValueError, TransferError) as error:  # OverflowError: no port has that number
             failure = f"{type(error).__name__}: {error}"
         self._ended.put(EndedPull(request_id, size_bytes, time.monotonic() - started_s, failure))
         self.news.set()
@@ -143,10 +144,8 @@ class TransferService:
         try:
             message = {"op": "read", "engine": peer.engine_id, "request": remote_id, "bytes": size_bytes}
             writer.write(json.dumps(message).encode() + b"\n")
-            answer = json.loads(await asyncio.wait_for(reader.readline(), CONNECT_TIMEOUT_S))
-            if "error" in answer:
-                raise TransferError(answer["error"])
-            wait_s = max(answer["wait_s"], self._in.carry(size_bytes, time.monotonic()))
+            their_wait_s = _wait_s(await asyncio.wait_for(reader.readline(), CONNECT_TIMEOUT_S))
+            wait_s = max(their_wait_s, self._in.carry(size_bytes, time.monotonic()))
             await _outlast(reader, wait_s)
             writer.write(json.dumps(message | {"op": "done"}).encode() + b"\n")
             await writer.drain()
@@ -156,7 +155,7 @@ class TransferService:
     async def _tell(self, peer: Peer, message: dict[str, Any]) -> None:
         try:
             _, writer = await asyncio.wait_for(asyncio.open_connection(peer.host, peer.port), CONNECT_TIMEOUT_S)
-        except (OSError, TimeoutError):
+        except (OSError, OverflowError, ValueError):
             return  # the lease ends by itself
         writer.write(json.dumps(message | {"engine": peer.engine_id}).encode() + b"\n")
         await _closed(writer)
@@ -171,7 +170,7 @@ class TransferService:
                 answer = self._answer(json.loads(line))
                 if answer is not None:
                     writer.write(json.dumps(answer).encode() + b"\n")
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass  # not a message of ours, or the reader is gone: its lease ends by itself
         finally:
             self._accepted.discard(writer)
@@ -182,13 +181,33 @@ class TransferService:
         if message["op"] == "read":
             if not known or not self._leases.holds(message["request"]):
                 return {"error": f"no blocks of request {message['request']!r} here"}
-            return {"wait_s": self._out.carry(message["bytes"], time.monotonic())}
+            return {"wait_s": self._out.carry(_size(message["bytes"]), time.monotonic())}
         if known and message["op"] == "done":
             self._leases.release(message["request"])
             self.news.set()
         elif known and message["op"] == "heartbeat":
             self._leases.extend(message["requests"], time.perf_counter() + self._lease_extension_s)
         return None
+
+
+def _wait_s(line: bytes) -> float:
+    """What the sender answered. Raises TransferError, also for what is no answer: anything may listen on a port."""
+    try:
+        answer = json.loads(line)
+        failure = answer.get("error")
+        wait_s = 0.0 if failure else float(answer["wait_s"])
+    except (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise TransferError(f"no sender answers there: {line[:80]!r}") from error
+    if failure:
+        raise TransferError(str(failure))
+    return wait_s
+
+
+def _size(size_bytes: Any) -> int:
+    """Bytes as a reader gives them; any other number would keep the link busy for ever, or free it. Raises ValueError."""
+    if type(size_bytes) is not int or not 0 <= size_bytes <= _MOST_BYTES:
+        raise ValueError(f"bytes must be a whole number in 0..{_MOST_BYTES}, got {size_bytes!r}")
+    return size_bytes
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:

@@ -103,7 +103,8 @@ def rank_endpoint(endpoint: str, dp_rank: int) -> str:
 def _profile_of(raw: Mapping[str, Any]) -> Any:
     """The profile that predicts this engine's steps unless the recorder's or the governor's settings name one."""
     emulation = raw.get(EMULATION_KEY)
-    return raw.get("profile") or (emulation.get("profile") if isinstance(emulation, Mapping) else None)
+    emulated = emulation.get("profile") if isinstance(emulation, Mapping) else None
+    return raw.get("profile") or (emulated if isinstance(emulated, str) else None)  # the executor refuses any other
 
 
 def _leases(
@@ -133,7 +134,7 @@ def _endpoint(name: str, value: Any) -> str:
     transport, _, address = found.partition("://")
     port = address.rpartition(":")[2]
     ok = transport == "ipc" and bool(address)
-    ok = ok or (transport == "tcp" and ":" in address and port.isdigit() and 1 <= int(port) <= 65535)
+    ok = ok or (transport == "tcp" and ":" in address and port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535)
     if not ok:
         raise refused(name, "tcp://HOST:PORT or ipc://PATH", value)
     return found
