@@ -31,11 +31,12 @@ def test_a_file_and_flags_make_the_same_configuration(tmp_path):
     path = written(
         tmp_path,
         """
-        cluster: {nodes: 2P2D, kv_tokens: 90000, prefix_caching: false}
+        cluster: {nodes: 2P2D, routers: 2, kv_tokens: 90000, prefix_caching: false}
         network: {nic_gb_per_s: 12.5, racks: {p0: a, d1: b}}
         router: {heartbeat_loss: 0.1, prefix_aware: true}
         decision: {alpha: 1.5, chunk_candidates_tokens: [512, 64]}
         governor: {mode: guarded, tpot_slo_ms: 25, beta: measured}
+        leases: {ttl_s: 1, horizon_s: 2, tbt_slo_ms: 60, beta: 0.8}
         objectives: {tbt_slo_ms: 50}
         workload: {generate: LPLD, requests: 12}
         sweep: {policies: [never, "static-length:2048"], rates: [4, 5.5], seeds: [1, 2]}
@@ -44,6 +45,7 @@ def test_a_file_and_flags_make_the_same_configuration(tmp_path):
     flags = "--cluster 2P2D --kv-tokens 90000 --no-prefix-caching --nic-gb-per-s 12.5 --rack p0=a --rack d1=b"
     flags += " --heartbeat-loss 0.1 --prefix-aware --deflect-alpha 1.5 --deflect-chunk-candidates 512,64 --tbt-slo-ms 50"
     flags += " --governor-mode guarded --governor-tpot-slo-ms 25 --governor-beta measured"
+    flags += " --routers 2 --leases-ttl-s 1 --leases-horizon-s 2 --leases-tbt-slo-ms 60 --leases-beta 0.8"
     flags += " --workload LPLD --requests 12 --policy never --policy static-length:2048 --rates 4,5.5 --seeds 1,2"
     assert load_config(path, {}) == config_of(*flags.split())
 
@@ -80,7 +82,7 @@ def test_node_counts_are_read_as_they_are_shown(prefill, decode, both):
 
 
 FILE_FAULTS = {
-    "cluster: {nodez: 1P1D}": "cluster: nodez: no such setting; known are nodes, profile",
+    "cluster: {nodez: 1P1D}": "cluster: nodez: no such setting; known are nodes, routers",
     "clusters: {}": "clusters: no such setting; known are cluster, network",
     "cluster: 2P2D": "cluster must be a mapping of settings, got '2P2D'",
     "- cluster": "must be a mapping of settings, got",
@@ -100,6 +102,13 @@ FILE_FAULTS = {
     "governor: {beta: 0}": "governor: beta must be measured or a number > 0 and <= 1, got 0.0",
     "governor: {beta: most}": "governor: beta must be measured or a number > 0 and <= 1, got 'most'",
     "governor: {tpot_slo_ms: -1}": "governor: tpot_slo_ms must be a finite number > 0, got -1.0",
+    "leases: {ttl_s: 0}": "leases: ttl_s must be a finite number > 0, got 0.0",
+    "leases: {horizon_s: .inf}": "leases: horizon_s must be a finite number > 0, got inf",
+    "leases: {tbt_slo_ms: -1}": "leases: tbt_slo_ms must be a finite number > 0, got -1.0",
+    "leases: {beta: 1.5}": "leases: beta must be > 0 and <= 1, got 1.5",
+    "leases: {tbt_slo_s: 0.07}": "leases: tbt_slo_s: no such setting; known are ttl_s, horizon_s, tbt_slo_ms, beta",
+    "cluster: {routers: 0}": "cluster: routers must be >= 1 and <= 64, got 0",
+    "cluster: {routers: 65}": "cluster: routers must be >= 1 and <= 64, got 65",
     "objectives: {ttft_slo_ms: 0}": "objectives: ttft_slo_ms must be a finite number > 0, got 0.0",
     "workload: {requests: 0}": "workload: requests must be >= 1, got 0",
     "workload: {speed: .nan}": "workload: speed must be a finite number > 0, got nan",
@@ -265,6 +274,8 @@ def test_the_nodes_of_a_cluster_are_bounded():
     [
         ("--policy aggregated", "policy 'aggregated' needs nodes of both phases, as in 4B, got none of 2"),
         ("--policy aggregated:0", "policy 'aggregated' must have a token budget >= 1 behind its colon, got 'aggregated:0'"),
+        ("--policy crossflow --leases-ttl-s 0.1", "leases: ttl_s must be > heartbeat_period_s, which is 0.1, got 0.1"),
+        ("--policy taichi --routers 2", "cluster: routers must be 1 under 'taichi', which moves decodes, got 2"),
         ("--policy kairo", "oracle, aggregated[:BUDGET], taichi[:CHUNK], got 'kairo'"),
     ],
 )

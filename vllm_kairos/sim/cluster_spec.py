@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from vllm_kairos.core.latency import StepLatencyModel
+from vllm_kairos.core.lease import LeaseSettings
 from vllm_kairos.core.settings import DecisionSettings
 from vllm_kairos.errors import SimulationError
 from vllm_kairos.sim.engine_spec import EngineSpec
@@ -38,7 +39,8 @@ class RouterSpec:
 class ClusterSpec:
     """Everything about a cluster but its load and its policy.
 
-    `prefill_model` and `decode_model` are what the router predicts with; None: it has no profile.
+    `prefill_model` and `decode_model` are what the router predicts with; None: it has no profile. `leases` is what decode
+    nodes grant by, under a policy that spends leases; None: by the defaults, and the decisions' beta.
     """
 
     engines: tuple[EngineSpec, ...]
@@ -47,6 +49,7 @@ class ClusterSpec:
     topology: Topology = field(default_factory=TwoTierTopology)
     router: RouterSpec = field(default_factory=RouterSpec)
     settings: DecisionSettings = field(default_factory=DecisionSettings)
+    leases: LeaseSettings | None = None
 
     def __post_init__(self) -> None:
         names = Counter(engine.name for engine in self.engines)

@@ -42,8 +42,14 @@ def build_policy(spec: str, cluster: ClusterSpec) -> BuiltPolicy:
     truth = spec in POLICIES_NEEDING_TRUTH
     models = _true_models(cluster) if truth else (cluster.prefill_model, cluster.decode_model)
     policy = make_policy(spec, prefill_model=models[0], decode_model=models[1], settings=cluster.settings)
-    leases = LeaseSettings(beta=cluster.settings.beta) if spends_leases(policy) else None
-    return BuiltPolicy(policy, truth, leases=leases)
+    return BuiltPolicy(policy, truth, leases=_leases(cluster) if spends_leases(policy) else None)
+
+
+def _leases(cluster: ClusterSpec) -> LeaseSettings:
+    leases, heartbeat_s = cluster.leases or LeaseSettings(beta=cluster.settings.beta), cluster.router.heartbeat_period_s
+    if leases.ttl_s <= heartbeat_s:
+        raise ConfigError(f"leases: ttl_s must be > heartbeat_period_s, which is {heartbeat_s:g}, got {leases.ttl_s:g}")
+    return leases
 
 
 def _require_nodes_of_both_phases(cluster: ClusterSpec) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import inf
 
 from vllm_kairos.core.governor import MEASURED, GovernorMode, GovernorSettings, Objective
+from vllm_kairos.core.lease import LeaseSettings
 from vllm_kairos.core.node import Role
 from vllm_kairos.core.settings import DecisionSettings
 from vllm_kairos.errors import ConfigError
@@ -42,6 +43,7 @@ def build_cluster(config: SimulateConfig) -> ClusterSpec:
         topology=_topology(config.network, {engine.name for engine in engines}),
         router=config.router,
         settings=_settings(config, decode),
+        leases=_leases(config),
     )
 
 
@@ -145,6 +147,15 @@ def _governor(config: SimulateConfig) -> GovernorSettings | None:
         ttft_slo_s=_seconds(given.ttft_slo_ms),
         patience_tokens=given.patience_tokens,
     )
+
+
+def _leases(config: SimulateConfig) -> LeaseSettings:
+    """What nobody set is as in the engine plugin: the governor's objective, or that of the load."""
+    given, governor = config.leases, _governor(config)
+    objective = Objective() if governor is None else governor.objective
+    tbt_slo_s = _seconds(given.tbt_slo_ms) or objective.tbt_s or objective.tpot_s or build_objectives(config).tbt_s
+    beta = config.decision.beta if given.beta is None else given.beta
+    return LeaseSettings(ttl_s=given.ttl_s, horizon_s=given.horizon_s, tbt_slo_s=tbt_slo_s, beta=beta)
 
 
 def _seconds(value_ms: float | None) -> float | None:

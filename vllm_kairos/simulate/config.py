@@ -12,6 +12,7 @@ from vllm_kairos.simulate.options import Values, merged, options_of, read_yaml
 from vllm_kairos.simulate.sections import (
     ClusterConfig,
     GovernorConfig,
+    LeasesConfig,
     NetworkConfig,
     ObjectivesConfig,
     SweepConfig,
@@ -24,6 +25,7 @@ SECTIONS: dict[str, type] = {
     "router": RouterSpec,
     "decision": DecisionSettings,
     "governor": GovernorConfig,
+    "leases": LeasesConfig,
     "objectives": ObjectivesConfig,
     "workload": WorkloadConfig,
     "sweep": SweepConfig,
@@ -65,6 +67,7 @@ class SimulateConfig:
     router: RouterSpec = field(default_factory=RouterSpec)
     decision: DecisionSettings = field(default_factory=DecisionSettings)
     governor: GovernorConfig = field(default_factory=GovernorConfig)
+    leases: LeasesConfig = field(default_factory=LeasesConfig)
     objectives: ObjectivesConfig = field(default_factory=ObjectivesConfig)
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)

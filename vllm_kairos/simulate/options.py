@@ -48,7 +48,7 @@ class Option:
             raise ConfigError(f"{name} must be {self.kind.rule}, got {value!r}") from None
 
 
-_PREFIXED = ("governor",)
+_PREFIXED = ("governor", "leases")
 """Sections whose flags begin with their name."""
 # Where the plain name would mislead, or the router calls the same setting something else.
 _FLAGS = {

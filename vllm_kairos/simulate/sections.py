@@ -8,6 +8,9 @@ from typing import Any, Literal
 from vllm_kairos.core.governor import MEASURED, GovernorMode
 from vllm_kairos.errors import ConfigError
 
+MOST_ROUTERS = 64
+"""As many as a node knows."""
+
 
 def option(default: Any, about: str) -> Any:
     """A field with its help text."""
@@ -16,9 +19,13 @@ def option(default: Any, about: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """The engines. Where a value is None the profile's own applies. Raises ConfigError naming field, rule and value."""
+    """The engines and how many routers are in front. Where a value is None the profile's own applies.
+
+    Raises ConfigError naming field, rule and value.
+    """
 
     nodes: str = option("1P1D", "nodes by role, as in 2P2D: prefill, decode, and with B for both phases (1P1D)")
+    routers: int = option(1, "routers, each with its part of the requests and a view of its own; at most 64 (1)")
     profile: str = option("a100-llama3-8b", "latency profile: a shipped name or a file (a100-llama3-8b)")
     prefill_profile: str | None = option(None, "another profile for the prefill nodes")
     decode_profile: str | None = option(None, "another profile for the nodes that decode")
@@ -37,6 +44,7 @@ class ClusterConfig:
     step_noise: float = option(0.0, "standard deviation of the logarithm of a step's random factor (0)")
 
     def __post_init__(self) -> None:
+        require("routers", self.routers, 1 <= self.routers <= MOST_ROUTERS, f">= 1 and <= {MOST_ROUTERS}")
         for name in ("kv_tokens", "prefill_budget_tokens", "decode_budget_tokens", "max_num_seqs", "block_size_tokens"):
             value = getattr(self, name)
             require(name, value, value is None or value >= 1, ">= 1")
@@ -84,6 +92,22 @@ class GovernorConfig:
         require("patience_tokens", self.patience_tokens, 0 <= self.patience_tokens < inf, "a finite number >= 0")
         holds = self.beta == MEASURED if isinstance(self.beta, str) else 0 < self.beta <= 1
         require("beta", repr(self.beta), holds, f"{MEASURED} or a number > 0 and <= 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasesConfig:
+    """What decode nodes grant by, under a policy that spends leases. Raises ConfigError naming field, rule and value."""
+
+    ttl_s: float = option(0.5, "how long a lease is good for, longer than a heartbeat (0.5)")
+    horizon_s: float = option(4.0, "prefill is granted up to what a node computes within this time (4)")
+    tbt_slo_ms: float | None = option(None, "what a decode may wait beside it (the governor's objective, or else the TBT one)")
+    beta: float | None = option(None, "share of that wait that a step may take (the decisions' own)")
+
+    def __post_init__(self) -> None:
+        for name in ("ttl_s", "horizon_s", "tbt_slo_ms"):
+            value = getattr(self, name)
+            require(name, value, value is None or 0 < value < inf, "a finite number > 0")
+        require("beta", self.beta, self.beta is None or 0 < self.beta <= 1, "> 0 and <= 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from vllm_kairos.errors import ConfigError
 from vllm_kairos.sim.aggregated import budget_of, is_aggregated
-from vllm_kairos.sim.policies import build_policy
+from vllm_kairos.sim.policies import BuiltPolicy, build_policy
 from vllm_kairos.sim.simulator import Simulation
 from vllm_kairos.simulate.build import build_cluster, build_objectives, build_workload
 from vllm_kairos.simulate.config import SimulateConfig
@@ -59,9 +60,14 @@ def check(config: SimulateConfig) -> Workload:
     """Find every fault of the input before anything long starts; return the first cell's load."""
     cluster = build_cluster(config)
     for policy in config.sweep.policies:
-        build_policy(policy, cluster)
+        _check_routers(config.cluster.routers, policy, build_policy(policy, cluster))
     first_rate = next(iter(config.sweep.rates), None)
     return build_workload(config.workload, first_rate, config.sweep.seeds[0])
+
+
+def _check_routers(routers: int, policy: str, built: BuiltPolicy) -> None:
+    if routers > 1 and built.mover is not None:
+        raise ConfigError(f"cluster: routers must be 1 under {policy!r}, which moves decodes, got {routers}")
 
 
 def cell_workload(cell: Cell) -> Workload:
@@ -82,6 +88,7 @@ def make_simulation(cell: Cell, workload: Workload, progress: Callable[[int], No
         truth=built.truth,
         mover=built.mover,
         leases=built.leases,
+        routers=cell.config.cluster.routers,
         progress=progress,
     )
 
