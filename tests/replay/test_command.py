@@ -97,6 +97,14 @@ def test_results_have_the_same_keys_whatever_happened(trace, tmp_path):
     assert list(good["figures"]) == list(bad["figures"])
 
 
+def test_names_that_are_no_text_end_in_the_files_too(trace, tmp_path, capsys):
+    odd = trace.rename(tmp_path / "odd-\udcff.jsonl")
+    with _served(_server) as url:
+        assert _run("--url", url, "--trace", str(odd), "--limit", "1", "--no-plots", "--out", str(tmp_path / "\udcfe")) == 0
+    assert "odd-\\udcff.jsonl" in (tmp_path / "\udcfe" / "report.html").read_text()
+    assert "\\udcfe" in capsys.readouterr().out
+
+
 def test_ctrl_c_leaves_what_there_is(trace, tmp_path):
     def first_then_interrupt(received: Received) -> Reply:
         if len(received.body["prompt"]) == 21:
@@ -114,6 +122,31 @@ def test_ctrl_c_leaves_what_there_is(trace, tmp_path):
     )
 
 
+def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(trace, tmp_path, capsys):
+    def never(received: Received) -> Reply:
+        os.kill(os.getpid(), signal.SIGINT)
+        return Reply(json={}, gate=asyncio.Event())
+
+    with _served(never) as url:
+        assert _run("--url", url, "--trace", str(trace), "--out", str(tmp_path / "out")) == 130
+    assert "stopped before anything was sent" in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
+
+
+UNUSABLE_URLS = (
+    "http://[",
+    "http://host:port",
+    "http://host:99999",
+    "http://host:0",
+    "http://host/v1?key=1",
+    "http://host/#v1",
+    "http://a host",
+    "http://host\n",
+    f"http://{'a' * 300}.example",
+    "http://..",
+)
+
+
 @pytest.mark.parametrize(
     ("flags", "rule"),
     [
@@ -125,7 +158,16 @@ def test_ctrl_c_leaves_what_there_is(trace, tmp_path):
         (["--workload", "LPLD", "--extra-body", "[1]"], "--extra-body must be a JSON object"),
         (["--workload", "LPLD", "--url", "ftp://x"], "--url must begin with http"),
         (["--workload", "LPLD", "--url", "http://me:pass@host"], "--url must hold no user and password"),
+        *((["--workload", "LPLD", "--url", url], "--url must be http") for url in UNUSABLE_URLS),
+        (["--workload", "LPLD", "--url", "http:///v1"], "--url must name a host"),
+        (["--workload", "LPLD", "--api-key", "two\nlines"], "--api-key must be printable ASCII, .* got another one$"),
+        (["--workload", "LPLD", "--model", "a\udcff"], "--model must be UTF-8"),
+        (["--workload", "LPLD", "--extra-body", "[" * 100_000], r"--extra-body must be a JSON object, got '\[{80}\.\.\.'"),
+        (["--workload", "LPLD", "--extra-body", '{"stop": "\\ud800"}'], "--extra-body must be a JSON object"),
+        (["--workload", "LPLD", "--extra-body", '{"top_p": NaN}'], "--extra-body must be a JSON object"),
         (["--workload", "LPLD", "--vocabulary", "7"], "--vocabulary must be"),
+        (["--workload", "LPLD", "--ramp-s", "inf"], "--ramp-s must be a finite number >= 0, got inf"),
+        (["--workload", "LPLD", "--warn-lag-ms", "nan"], "--warn-lag-ms must be a finite number >= 0, got nan"),
         (["--workload", "LPLD", "--limit", "0"], "--limit must be >= 1, got 0"),
     ],
 )
@@ -157,6 +199,19 @@ def test_a_load_is_cut_before_it_is_paced(trace):
 def test_a_ramp_must_leave_something_to_measure(trace):
     with pytest.raises(ConfigError, match="--ramp-s must be short enough"):
         _load("--trace", str(trace), "--limit", "3", "--ramp-s", "60")
+
+
+def test_a_ramp_that_no_float_holds_is_refused(trace):
+    with pytest.raises(ConfigError, match="--ramp-s must be short enough"):
+        _load("--trace", str(trace), "--ramp-s", "1e308")
+
+
+@pytest.mark.parametrize("lengths", [{"input_length": 10**12}, {"output_length": 10**30}])
+def test_lengths_that_no_process_holds_are_refused(tmp_path, lengths):
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps({**MOONCAKE[0], "hash_ids": [], **lengths}) + "\n")
+    with pytest.raises(ConfigError, match=r"at most 10,000,000 tokens .* request 'row-1' has"):
+        _load("--trace", str(path))
 
 
 def test_a_trace_that_is_not_there_is_bad_input(tmp_path):

@@ -140,6 +140,7 @@ async def test_97_many_requests_are_open_at_once():
         (status(401), "--model must be given: .* answered 401"),
         (always(lambda: Reply(json={"data": []})), "lists none"),
         (always(lambda: Reply(json=[])), "no list of models"),
+        (always(lambda: Reply(parts=[b'{"x": ' + b"[" * 100_000])), "no list of models"),
     ],
 )
 async def test_a_model_that_cannot_be_found_out_must_be_given(script, rule):

@@ -1,5 +1,7 @@
 """Prompts share what their traces share and nothing else."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,9 +45,14 @@ def test_89_the_prompt_has_the_length_of_the_trace(blocks, extra, cut):
 
 def test_a_vocabulary_is_a_range_with_some_choice():
     assert Vocabulary.parse("0:256") == Vocabulary(0, 256)
-    for bad in ("10", "a:b", "5:100", "-1:900", "900:100"):
+    for bad in ("10", "a:b", "5:100", "-1:900", "900:100", "0:2147483649"):
         with pytest.raises(ConfigError, match="--vocabulary must be"):
             Vocabulary.parse(bad)
+
+
+def test_ids_with_half_characters_give_prompts_too():
+    row = replace(request(prompt_tokens=20), request_id="\ud800")
+    assert len(token_ids(row, VOCABULARY, 0)) == len(text(row, Measure(), "total", 0).split()) == 20
 
 
 def test_text_has_a_word_for_each_value_of_a_byte():

@@ -112,6 +112,9 @@ def test_27_a_finish_that_brings_usage_brings_no_token():
         (_text("a") + _event(error={"message": "decode died"}) + DONE, "error_event"),
         (_text("a") + b"data: {not json\n\n", "malformed"),
         (_event(choices=[], **_counted(0)) + DONE, "no_tokens"),
+        (_event(choices=[{"text": "a"}], **_counted(-5)) + DONE, "malformed"),
+        (b'data: {"choices": [{"delta": {"content": ' + b"[" * 100_000 + b"\n\n", "malformed"),
+        (b'data: {"unknown": ' + b"[" * 100_000 + b"\n\n", "malformed"),
     ],
 )
 def test_26_a_stream_that_is_no_whole_answer_has_failed(received, kind):

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 import os
 import shlex
 import signal
@@ -10,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from vllm_kairos.cli.command import Command, OneLineParser
 from vllm_kairos.errors import ConfigError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from vllm_kairos.workload.request import Workload
 
 INTERRUPTED_STATUS = 130
+_MOST_SHOWN = 80
 _KEY_VARIABLE = "OPENAI_API_KEY"
 
 
@@ -98,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vllm_kairos.replay.load import build_workload
     from vllm_kairos.replay.plot import need_matplotlib
+    from vllm_kairos.replay.run import Stopped
     from vllm_kairos.replay.write import WriteOptions, write_results
     from vllm_kairos.results.out_dir import make_out_dir
 
@@ -106,8 +109,12 @@ def run(arguments: argparse.Namespace) -> int:
         need_matplotlib()
     workload = build_workload(settings.load)
     out = make_out_dir(arguments.out)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        outcome = runner.run(_replay(settings, workload))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            outcome = runner.run(_replay(settings, workload))
+    except Stopped:
+        sys.stderr.write("kairos replay: stopped before anything was sent\n")
+        return INTERRUPTED_STATUS
     options = WriteOptions(token_times=arguments.token_times, plots=arguments.plots)
     figures = write_results(out, command_line(arguments.words), settings, workload, outcome, options)
     if outcome.interrupted:
@@ -167,12 +174,13 @@ def _load_settings(arguments: argparse.Namespace) -> Any:
 
 
 def _object(text: str | None) -> dict[str, Any]:
+    shown = text if text is None or len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
     try:
-        value = json.loads(text or "{}")
-    except ValueError:
-        value = None
+        value = msgspec.json.decode(text or "{}")  # takes neither NaN nor half characters, which no server reads either
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise ConfigError(f"--extra-body must be a JSON object, got {shown!r}: {error}") from None
     if not isinstance(value, dict):
-        raise ConfigError(f"--extra-body must be a JSON object, got {text!r}")
+        raise ConfigError(f"--extra-body must be a JSON object, got {shown!r}")
     return value
 
 

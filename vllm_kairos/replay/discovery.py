@@ -1,7 +1,5 @@
 """What the endpoint says about itself before anything is timed."""
 
-from urllib.parse import urlsplit
-
 import aiohttp
 import msgspec
 
@@ -24,9 +22,7 @@ class _Models(msgspec.Struct):
 
 
 def base_url(url: str) -> str:
-    """The URL before `/v1`, whichever of the two was given. Raises ConfigError."""
-    if not urlsplit(url).hostname:
-        raise ConfigError(f"--url must name a host, got {url!r}")
+    """The URL before `/v1`, whichever of the two was given."""
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -50,7 +46,7 @@ async def _count(session: aiohttp.ClientSession, url: str, model: str, text: str
     try:
         async with session.post(url, json={"model": model, **asked}) as answer:
             return msgspec.json.decode(await answer.read(), type=_Count).count if answer.status == 200 else None
-    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError):
+    except (aiohttp.ClientError, OSError, msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -60,13 +56,13 @@ async def first_model(url: str, api_key: str) -> str:
     try:
         async with session, session.get(f"{url}/v1/models") as answer:
             status, body = answer.status, await answer.read()
-    except (aiohttp.ClientError, TimeoutError) as failure:
+    except (aiohttp.ClientError, OSError) as failure:
         raise ConfigError(f"--url must be an endpoint that answers, got {url}: {failure or 'no answer in time'}") from None
     if status != 200:
         raise ConfigError(f"--model must be given: {url}/v1/models answered {status}")
     try:
         models = msgspec.json.decode(body, type=_Models).data
-    except msgspec.DecodeError as failure:
+    except (msgspec.DecodeError, RecursionError) as failure:
         raise ConfigError(f"--model must be given: {url}/v1/models is no list of models: {failure}") from None
     if not models:
         raise ConfigError(f"--model must be given: {url}/v1/models lists none")

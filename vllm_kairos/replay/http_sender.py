@@ -48,7 +48,7 @@ class HttpSender:
                 raise SendError(f"http_{answer.status}", (await answer.content.read(400)).decode(errors="replace"))
             async for received in answer.content.iter_any():
                 exchange.stream.feed(received, clock())
-        exchange.stream.close(clock())
+            exchange.stream.close(clock())
 
 
 @asynccontextmanager

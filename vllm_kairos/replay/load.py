@@ -1,5 +1,6 @@
 """The workload that is replayed: read or drawn, cut, smoothed, and set to its pace."""
 
+from math import inf
 from typing import Literal
 
 from vllm_kairos.errors import ConfigError
@@ -9,6 +10,8 @@ from vllm_kairos.workload import generate, load_trace, transforms
 from vllm_kairos.workload.load import draws_arrivals
 from vllm_kairos.workload.request import Workload
 
+MOST_TOKENS = 10_000_000
+
 
 def build_workload(settings: LoadSettings) -> Workload:
     """The requests with their moments at the pace asked for; the ramp is left to the replay.
@@ -16,12 +19,22 @@ def build_workload(settings: LoadSettings) -> Workload:
     Raises ConfigError or WorkloadError.
     """
     workload = _paced(_shaped(_taken(settings), settings), settings)
+    _check_lengths(workload)
     workload = transforms.with_slo(workload, ttft_slo_s=_seconds(settings.ttft_slo_ms), tbt_slo_s=_seconds(settings.tbt_slo_ms))
     last_s = ramped_s(workload.requests[-1].arrival_s, settings.ramp_s)
-    if settings.ramp_s and last_s < settings.ramp_s:
+    if settings.ramp_s and not settings.ramp_s <= last_s < inf:
         rule = f"short enough that requests are left after it, the last being due at {last_s:.1f} s"
         raise ConfigError(f"--ramp-s must be {rule}, got {settings.ramp_s:g}")
     return workload
+
+
+def _check_lengths(workload: Workload) -> None:
+    """Refuse prompts that this process could not hold: a trace's lengths may be anything."""
+    for request in workload.requests:
+        if max(request.prompt_tokens, request.output_tokens) > MOST_TOKENS:
+            rule = f"prompts and outputs of at most {MOST_TOKENS:,} tokens (--max-prompt-tokens cuts prompts)"
+            lengths = f"{request.prompt_tokens:,} and {request.output_tokens:,}"
+            raise ConfigError(f"the load must have {rule}, request {request.request_id!r} has {lengths}")
 
 
 def _taken(settings: LoadSettings) -> Workload:

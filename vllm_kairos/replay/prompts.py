@@ -16,6 +16,7 @@ from vllm_kairos.errors import ConfigError
 from vllm_kairos.workload.request import TraceRequest
 
 _LEAST_CHOICE = 256
+_HIGHEST = 2**31  # as far as engines' token ids go
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class Vocabulary:
     high: int = 30_000
 
     def __post_init__(self) -> None:
-        if self.low < 0 or self.high - self.low < _LEAST_CHOICE:
-            rule = f"LOW:HIGH with LOW >= 0 and HIGH - LOW >= {_LEAST_CHOICE}"
+        if self.low < 0 or self.high - self.low < _LEAST_CHOICE or self.high > _HIGHEST:
+            rule = f"LOW:HIGH with LOW >= 0, HIGH - LOW >= {_LEAST_CHOICE} and HIGH <= {_HIGHEST}"
             raise ConfigError(f"--vocabulary must be {rule}, got {self.low}:{self.high}")
 
     @classmethod
@@ -49,6 +50,10 @@ class Part:
 
     label: str
     tokens: int
+
+    def digest(self, length: int) -> bytes:
+        """So many bytes of its own. A trace's ids may hold half characters."""
+        return shake_128(self.label.encode(errors="surrogatepass")).digest(length)
 
 
 def parts(request: TraceRequest, prompt_tokens: int, seed: int) -> Iterator[Part]:
@@ -71,6 +76,6 @@ def token_ids(request: TraceRequest, vocabulary: Vocabulary, seed: int) -> list[
 
 
 def _draw(part: Part, vocabulary: Vocabulary) -> NDArray[np.uint32]:
-    numbers = np.frombuffer(shake_128(part.label.encode()).digest(4 * part.tokens), dtype="<u4")
+    numbers = np.frombuffer(part.digest(4 * part.tokens), dtype="<u4")
     span = np.uint32(vocabulary.high - vocabulary.low)
     return numbers % span + np.uint32(vocabulary.low)

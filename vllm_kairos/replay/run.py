@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from secrets import token_hex
+from typing import Any, TypeVar
 
 from vllm_kairos.replay.discovery import base_url, first_model, measured
 from vllm_kairos.replay.endpoint import Endpoint, Prepared, PromptMaker, prepared
@@ -16,6 +17,12 @@ from vllm_kairos.replay.prompts import token_ids
 from vllm_kairos.replay.settings import ReplaySettings
 from vllm_kairos.replay.words import Measure, text
 from vllm_kairos.workload.request import TraceRequest, Workload
+
+_Answer = TypeVar("_Answer")
+
+
+class Stopped(Exception):
+    """The replay was stopped before anything was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +38,8 @@ class Outcome:
 
 
 async def replay(settings: ReplaySettings, workload: Workload, observer: Observer, stop: asyncio.Event) -> Outcome:
-    """Send the workload to the endpoint. Raises ConfigError when the endpoint cannot be asked what it serves."""
-    endpoint = await resolve_endpoint(settings)
+    """Send the workload to the endpoint. Raises ConfigError when it cannot be asked what it serves, Stopped meanwhile."""
+    endpoint = await _unless_stopped(stop, resolve_endpoint(settings))
     async with HttpSender(endpoint, timeout_s=settings.timeout_s) as sender:
         return await replay_through(sender, endpoint, settings, workload, observer, stop)
 
@@ -46,7 +53,7 @@ async def replay_through(
     stop: asyncio.Event,
 ) -> Outcome:
     """Hand the workload to `sender`, in the endpoint's words; what goes where is the sender's affair. Raises as `replay`."""
-    measure, prompt_note = await prompt_length(settings, endpoint)
+    measure, prompt_note = await _unless_stopped(stop, prompt_length(settings, endpoint))
     open_loop = OpenLoop(
         workload.requests,
         ramp_s=settings.load.ramp_s,
@@ -70,6 +77,20 @@ async def replay_through(
         wall_s=wall_s,
         interrupted=stop.is_set(),
     )
+
+
+async def _unless_stopped(stop: asyncio.Event, asking: Coroutine[Any, Any, _Answer]) -> _Answer:
+    """What the endpoint says about itself: it may take its time, and nobody has to wait for it. Raises Stopped."""
+    asked, stopped = asyncio.create_task(asking), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({asked, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            raise Stopped
+        return asked.result()
+    finally:
+        for task in (asked, stopped):
+            task.cancel()
+        await asyncio.gather(asked, stopped, return_exceptions=True)
 
 
 async def resolve_endpoint(settings: ReplaySettings) -> Endpoint:

@@ -77,12 +77,36 @@ class ReplaySettings:
         return self.kind == "chat" or self.prompts == "text"
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"--url must begin with http:// or https://, got {self.url!r}")
-        if "@" in urlsplit(self.url).netloc:  # results.json names the URL
-            raise ConfigError("--url must hold no user and password; --api-key takes a bearer key")
+        _check_url(self.url)
+        if not self.api_key.isascii() or not self.api_key.isprintable():
+            raise ConfigError("--api-key must be printable ASCII, as a header's value is, got another one")
+        if self.model is not None and not _is_unicode(self.model):
+            raise ConfigError(f"--model must be UTF-8, got {self.model!r}")
         _require("timeout_s", self.timeout_s, above=0.0)
         _require("warn_lag_ms", self.warn_lag_s * 1e3, least=0.0)
+
+
+def _check_url(url: str) -> None:
+    """Refuse what no request can be sent to. Raises ConfigError; one that may hold a password is not shown."""
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--url must begin with http:// or https://, got {url!r}")
+    if "@" in url.partition("://")[2].partition("/")[0]:  # results.json names the URL
+        raise ConfigError("--url must hold no user and password; --api-key takes a bearer key")
+    try:
+        parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")  # a name that cannot be looked up
+        usable = parts.port != 0 and not parts.query and not parts.fragment and url.isprintable() and " " not in url
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError(f"--url must be http(s)://HOST[:PORT][/PATH] without query or fragment, got {url!r}")
+    if not parts.hostname:
+        raise ConfigError(f"--url must name a host, got {url!r}")
+
+
+def _is_unicode(text: str) -> bool:
+    """Say whether JSON can hold it: arguments of a process may be any bytes."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def read_slice(text: str) -> tuple[float, float]:
@@ -100,5 +124,7 @@ def read_slice(text: str) -> tuple[float, float]:
 def _require(name: str, value: float | None, *, least: float = -inf, above: float = -inf) -> None:
     if value is None or (value >= least and above < value < inf):
         return
-    rule = f">= {least:g}" if least > -inf else f"a finite number > {above:g}"
-    raise ConfigError(f"--{name.replace('_', '-')} must be {rule}, got {value:g}")
+    whole = isinstance(value, int)
+    bound = f">= {least:g}" if least > -inf else f"> {above:g}"
+    rule = bound if whole else f"a finite number {bound}"
+    raise ConfigError(f"--{name.replace('_', '-')} must be {rule}, got {value if whole else f'{value:g}'}")

@@ -1,7 +1,7 @@
 """What a streamed answer says, and when its tokens came; pure: times are given."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -16,13 +16,16 @@ class StreamError(Exception):
         self.kind = kind
 
 
+_Tokens = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class _CachedTokens(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: _Tokens | None = None
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: _Tokens | None = None
+    completion_tokens: _Tokens | None = None
     prompt_tokens_details: _CachedTokens | None = None
 
 
@@ -113,7 +116,7 @@ class AnswerStream:
             return
         try:
             event = _DECODER.decode(data)
-        except msgspec.DecodeError as failure:
+        except (msgspec.DecodeError, RecursionError) as failure:
             raise StreamError("malformed", f"{failure}: {data[:80]!r}") from None
         if event.error is not None:
             raise StreamError("error_event", str(event.error)[:200])

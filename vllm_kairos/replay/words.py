@@ -1,7 +1,6 @@
 """Prompts as text, for endpoints that take no token ids: a word for about every token, as long as was asked for."""
 
 from dataclasses import dataclass
-from hashlib import shake_128
 from typing import Literal
 
 from vllm_kairos.replay.prompts import parts
@@ -45,5 +44,5 @@ def text(request: TraceRequest, measure: Measure, aim: Aim, seed: int) -> str:
     for part in parts(request, measure.content_tokens(request.prompt_tokens, aim), seed):
         tokens += part.tokens
         count = round(tokens / measure.tokens_per_word) - len(words)
-        words += (WORDS[byte] for byte in shake_128(part.label.encode()).digest(max(0, count)))
+        words += (WORDS[byte] for byte in part.digest(max(0, count)))
     return " ".join(words) or WORDS[0]

@@ -71,4 +71,5 @@ def care_lines(figures: Figures, settings: ReplaySettings) -> Iterator[str]:
 
 def _print(figures: Figures, warnings: list[str], last: str) -> None:
     lines = [*(f"warning: {warning}" for warning in warnings), as_text(latency_rows(figures)), *summary_lines(figures), last]
-    sys.stdout.write("\n".join(lines) + "\n")
+    text = "\n".join(lines) + "\n"
+    sys.stdout.write(text.encode(errors="backslashreplace").decode())  # a file's name may be any bytes

@@ -19,9 +19,9 @@ def make_out_dir(path: Path) -> Path:
 
 
 def write_all(out: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write `files` by name. Raises ConfigError when one cannot be written."""
+    """Write `files` by name; a text may hold file names that are no UTF-8. Raises ConfigError when one cannot be written."""
     for name, content in files.items():
         try:
-            (out / name).write_bytes(content.encode() if isinstance(content, str) else content)
+            (out / name).write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
         except OSError as error:
             raise ConfigError(f"--out: {out / name} cannot be written: {error.strerror}") from error
