@@ -1,7 +1,5 @@
 """Metrics: every series, bounded labels, both name sets, and the dashboard and pages that speak of them."""
 
-import json
-import re
 from pathlib import Path
 
 import pytest
@@ -12,11 +10,13 @@ from kairos_router.flags_page import page
 from kairos_router.metrics import MAX_MODEL_NAMES, BoundedLabel, RouterMetrics
 from kairos_router.registry import Worker
 from kairos_router.serve import metrics_app
+from tests.dashboard import asked_by, dashboard_panels
 from vllm_kairos.core.decision import Assign, Reason, Reject, RejectReason
 from vllm_kairos.core.node import NodeState, Role
 from vllm_kairos.core.shapes import Route
 
 DOCS = Path(__file__).parents[2] / "docs"
+PANELS = dashboard_panels()
 D = Worker(name="d0", role=Role.DECODE, url="http://d:1")
 P = Worker(name="p0", role=Role.PREFILL, url="http://p:1")
 DEFLECTED = Assign(route=Route.LOCAL, decode_node="d0", prefill_node=None, reason=Reason.SOONER)
@@ -120,15 +120,17 @@ def test_vllm_routers_names_appear_beside_ours_on_request_only():
 
 
 def test_the_dashboard_asks_for_metrics_that_exist():
-    dashboard = json.loads((DOCS / "grafana/kairos-router.json").read_text())
-    asked = {
-        name
-        for panel in dashboard["panels"]
-        for target in panel["targets"]
-        for name in re.findall(r"\b(?:kairos_router|vllm)[a-z0-9_:]+", target["expr"])
-    }
+    """Of the router; tests/engine/test_dashboard.py has the others."""
+    asked = asked_by(PANELS, "kairos_router")
     assert asked
     assert asked <= names(exercised())
+
+
+def test_the_panels_of_the_dashboard_are_apart():
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    places = [panel["gridPos"] for panel in PANELS]
+    taken = [(x, y) for at in places for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])]
+    assert len(set(taken)) == len(taken)
 
 
 def test_the_dashboard_shows_every_family():
