@@ -103,7 +103,7 @@ class Placement:
             decision = self._policy.decide(job.shape, _without(nodes, out), now_s)
             if isinstance(decision, Assign) and not self._avoided(decision, now_s):
                 return decision
-        return decision
+        return decision if isinstance(decision, Assign) else first  # a pair that failed may do; a refusal serves nobody
 
     def _without_prefill(self, job: Job, nodes: Sequence[NodeState], now_s: float) -> Decision:
         """What the policy makes of it where no prefill node takes it."""

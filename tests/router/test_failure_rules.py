@@ -9,7 +9,7 @@ from kairos_router import failures
 from kairos_router.breaker import BreakerState
 from kairos_router.config import LimitSettings
 from kairos_router.failures import Action, Failure, Leg
-from tests.router.cluster import cluster, until
+from tests.router.cluster import TwoLegs, cluster, until
 from tests.router.stubs import Reply, decode_server, handle, in_turn, prefilled, status
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "failure-rules.md"
@@ -185,6 +185,15 @@ async def test_a_failed_kv_pull_avoids_the_pair_and_serves_the_request():
         for _ in range(6):
             assert (await up.complete())[0] == 200
         assert {record["decision"] for record in up.records()} == {"prefill-decode"}
+
+
+async def test_requests_are_served_while_every_pair_is_avoided_and_nothing_may_be_deflected():
+    fails_first = in_turn(status(500), decode_server)
+    async with cluster(decode=[fails_first], policy=TwoLegs(local_when_no_prefill=False)) as up:
+        for _ in range(3):
+            assert (await up.complete())[0] == 200
+        assert {record["decision"] for record in up.records()} == {"prefill-decode"}
+        assert len(up.prefill[0].received) == 4
 
 
 async def test_a_decode_500_is_repeated_once_without_the_kv_and_then_returned():
