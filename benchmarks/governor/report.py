@@ -16,7 +16,7 @@ from benchmarks.serving.derive import Point, points_of
 from benchmarks.serving.record import Row
 from benchmarks.serving.report import as_csv, care_lines, in_order
 from vllm_kairos.results.json_text import plain, to_json
-from vllm_kairos.results.out_dir import write_all
+from vllm_kairos.results.out_dir import remove_stale, write_all
 
 Found = Sequence[tuple[Place, dict[str, Any]]]
 
@@ -53,6 +53,7 @@ def write_report(out: Path, comparison: Comparison, found: Found, command: str) 
         case.name: (points[case.name], case.load.ttft_slo_ms) for case in comparison.cases if _has_lines(points[case.name])
     }
     pictures = {"rates.png": draw(drawn)} if drawn else {}
+    remove_stale(out, {"rates.png"} - pictures.keys())
     write_all(out, {"comparison.json": to_json(document), "cells.csv": as_csv(every), **pictures})
     sys.stdout.write("\n".join(line for name, each in results.items() for line in lines(name, each)) + "\n")
 

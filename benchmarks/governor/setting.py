@@ -10,6 +10,7 @@ from benchmarks.governor.contenders import Contender, of_name
 from benchmarks.serving.setting import Setting, read_yaml
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.profiles import resolve_profile
+from vllm_kairos.settings_object import Reader, number, refused, text
 
 PRESETS = Path(__file__).with_name("settings")
 
@@ -51,7 +52,10 @@ class Case:
     @classmethod
     def of(cls, path: Path, name: str, raw: Mapping[str, Any]) -> Self:
         """Build it from what the file says of it. Raises ConfigError or ProfileError."""
+        if "/" in name or name in ("", ".", ".."):
+            raise ConfigError(f"{path}: cases must have names that a folder may have, got {name!r}")
         own = {key: raw[key] for key in _OWN if key in raw}
+        own = {key: _READERS[key](f"{path}: {name}: {key}", value) for key, value in own.items() if value is not None}
         if "profile" not in own:
             raise ConfigError(f"{path}: {name}: profile must name a profile, got none")
         if own.setdefault("objective", ObjectiveKind.TBT) not in list(ObjectiveKind):
@@ -95,6 +99,20 @@ class Case:
         return (self.load.cluster, self.load.router_args, self.profile, self.objective, self.slo_s, self.governor)
 
 
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise refused(name, "a mapping", value)
+    return value
+
+
+_ABOVE_0 = number("a finite number > 0", lambda value: 0 < value < float("inf"))
+_READERS: Mapping[str, Reader] = {
+    "profile": text,
+    "objective": text,
+    "recovery_rps": _ABOVE_0,
+    "patience_s": _ABOVE_0,
+    "governor": _mapping,
+}
 _OWN = tuple(each.name for each in fields(Case) if each.name != "load")
 
 
@@ -113,7 +131,9 @@ class Comparison:
         if not isinstance(raw, dict) or not isinstance(raw.get("cases"), dict) or not raw["cases"]:
             raise ConfigError(f"{path}: must be a mapping with a mapping `cases` that is not empty")
         shared = {key: value for key, value in raw.items() if key != "cases"}
-        cases = [Case.of(path, str(each), shared | (own or {})) for each, own in raw["cases"].items()]
+        cases = [
+            Case.of(path, str(each), shared | _mapping(f"{path}: {each}", own or {})) for each, own in raw["cases"].items()
+        ]
         return cls(name=path.stem, title=str(raw.get("title", path.stem)), cases=tuple(cases))
 
     def with_changes(self, changes: Mapping[str, Any], *, names: Sequence[str] | None, profile: str | None) -> Self:

@@ -54,11 +54,13 @@ def left_to_run(args: argparse.Namespace, setting: Setting) -> list[CellKey]:
     """The cells that are still to be run, in order. Raises ConfigError when results are there and --resume is not."""
     folder = args.out / "cells"
     every = list(cells(setting.contenders, setting.rates_rps, args.repeats))
+    if len({key.file_name for key in every}) < len(every):
+        raise ConfigError(f"contenders must differ in letters and digits, as files do, got {list(setting.contenders)}")
     done = {key.file_name for key in every if (folder / key.file_name).is_file()}
     if done and not args.resume:
         raise ConfigError(f"--out must hold no cells of this sweep without --resume, got {len(done)} in {str(args.out)!r}")
-    for name in sorted(done):
-        check_load(setting, args.traces, load_one(folder / name))
+    for record in load_all(folder):  # also of contenders and rates beside these: all end in one report
+        check_load(setting, args.traces, record)
     if done and args.retry_failed:
         done -= {key.file_name for key in every if key.file_name in done and _has_failed(folder / key.file_name)}
     return [key for key in every if key.file_name not in done]
@@ -127,9 +129,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(args: argparse.Namespace, command: str) -> int:
     setting, programs = setting_of(args), Programs(vllm_router=args.vllm_router, toy_proxy=args.toy_proxy)
-    keys = [] if args.report_only else left_to_run(args, setting)
     if not args.report_only:
         find(setting.contenders, programs)
+    keys = [] if args.report_only else left_to_run(args, setting)
+    if not args.report_only:
         for rate_rps in setting.rates_rps:
             workload_of(setting, args.traces, rate_rps, args.repeats - 1)
         minutes = expected_s(_loads_s(setting, keys)) / 60
@@ -140,7 +143,11 @@ def _main(args: argparse.Namespace, command: str) -> int:
     finished = True
     if keys:
         finished = run_until_stopped(run_all(args, setting, keys, programs))
-    write_report(args.out, setting, load_all(args.out / "cells"), command)
+    records = load_all(args.out / "cells")
+    if setting.load.trace is None or args.traces is not None:  # a report alone needs no traces
+        for record in records:
+            check_load(setting, args.traces, record)
+    write_report(args.out, setting, records, command)
     say(f"wrote {args.out}")
     return 0 if finished else 130
 

@@ -14,6 +14,7 @@ _PANELS: tuple[tuple[str, str, float], ...] = (
     ("output tokens per second", "output_tokens_per_s", 1),
     ("goodput, requests per second", "goodput_rps", 1),
 )
+PICTURES = frozenset({"rates.png", "headline.png"})
 
 
 def draw_all(points: Sequence[Point], *, ttft_slo_ms: float, tbt_slo_ms: float) -> dict[str, bytes]:

@@ -133,13 +133,21 @@ def save(record: Mapping[str, Any], path: Path) -> None:
 
 
 def load_all(folder: Path) -> list[dict[str, Any]]:
-    """Every cell's record in the folder, in name order."""
+    """Every cell's record in the folder, in name order. Raises ConfigError naming the file that is none."""
     return [load_one(path) for path in sorted(folder.glob("*.json"))]
 
 
 def load_one(path: Path) -> dict[str, Any]:
-    """One cell's record."""
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    """One cell's record. Raises ConfigError naming the file where it is none."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise TypeError(f"a JSON {type(found).__name__}")
+        if "status" in found:  # of a comparison
+            flat(found)
+    except (OSError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
+        rule = "must be a cell's record, whole and of this version; without the file the cell is run again"
+        raise ConfigError(f"{path}: {rule}, got {type(error).__name__}: {error}") from None
     return found
 
 

@@ -9,12 +9,12 @@ from typing import Any
 from benchmarks.environment import describe_machine
 from benchmarks.serving.derive import derived, points_of
 from benchmarks.serving.leases import leases_of
-from benchmarks.serving.pictures import draw_all
+from benchmarks.serving.pictures import PICTURES, draw_all
 from benchmarks.serving.record import Row, columns, flat
 from benchmarks.serving.setting import Setting
 from benchmarks.serving.tables import all_tables
 from vllm_kairos.results.json_text import plain, to_json
-from vllm_kairos.results.out_dir import write_all
+from vllm_kairos.results.out_dir import remove_stale, write_all
 from vllm_kairos.simulate.report import render
 
 _LATE_S = 0.010
@@ -57,6 +57,7 @@ def write_report(out: Path, setting: Setting, records: Sequence[dict[str, Any]],
         pictures={name: picture for name, picture in pictures.items() if name == "rates.png"},
         command=command,
     )
+    remove_stale(out, PICTURES - pictures.keys())
     write_all(out, {"comparison.json": to_json(document), "cells.csv": as_csv(rows), "report.html": page, **pictures})
 
 

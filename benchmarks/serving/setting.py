@@ -1,7 +1,7 @@
 """What a comparison runs: a YAML file of settings, checked, and the requests that it means."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -9,13 +9,15 @@ from typing import Any, Self
 
 import yaml
 
-from vllm_kairos.cluster.spec import ClusterSpec, make_spec
+from vllm_kairos.cluster.spec import ClusterSpec, make_spec, settings_of
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.replay.figures import Objectives
+from vllm_kairos.settings_object import Reader, number, refused, text, whole
 from vllm_kairos.workload import generate, load_trace, transforms
 from vllm_kairos.workload.request import TraceRequest, Workload
 
 PRESETS = Path(__file__).with_name("settings")
+_MOST_REQUESTS = 1_000_000  # of a cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,13 @@ class Load:
             if not 0 < getattr(self, name) < inf:
                 raise ConfigError(f"load: {name} must be a finite number > 0, got {getattr(self, name)}")
 
+    @classmethod
+    def of(cls, place: str, raw: Any) -> Self:
+        """Build it from what the file says of it. Raises ConfigError."""
+        if not isinstance(raw, dict):
+            raise ConfigError(f"{place}must be a mapping with a mapping `load`, got {raw!r}")
+        return cls(**_read(f"{place}load: ", raw, _LOAD_READERS))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -65,11 +74,17 @@ class Setting:
     router_args: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.rates_rps or min(self.rates_rps) <= 0:
-            raise ConfigError(f"rates_rps must be numbers > 0, at least one, got {list(self.rates_rps)}")
+        names = {f"{rate_rps:g}" for rate_rps in self.rates_rps}  # as cells are called
+        if not names or len(names) < len(self.rates_rps) or not all(0 < rate_rps < inf for rate_rps in self.rates_rps):
+            rule = "finite numbers > 0, at least one and all different in six digits"
+            raise ConfigError(f"rates_rps must be {rule}, got {list(self.rates_rps)}")
         for name in ("duration_s", "ttft_slo_ms", "tbt_slo_ms"):
-            if not 0 < getattr(self, name) < float("inf"):
+            if not 0 < getattr(self, name) < inf:
                 raise ConfigError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
+
+        if self.requests is None and max(self.rates_rps) * self.duration_s > _MOST_REQUESTS:
+            got = f"{max(self.rates_rps):g} for {self.duration_s:g} s"
+            raise ConfigError(f"rates_rps times duration_s must be <= {_MOST_REQUESTS}, got {got}")
 
     @property
     def objectives(self) -> Objectives:
@@ -85,24 +100,23 @@ class Setting:
     @classmethod
     def of(cls, path: Path | str, raw: Any) -> Self:
         """Build it from the file's content. Raises ConfigError."""
-        if not isinstance(raw, dict) or not isinstance(raw.get("load"), dict):
-            raise ConfigError(f"{path}: must be a mapping with a mapping `load`, got {type(raw).__name__}")
-        _known(path, "", raw, cls)
-        _known(path, "load: ", raw["load"], Load)
-        lists = {key: tuple(raw[key]) for key in ("rates_rps", "contenders", "router_args") if key in raw}
+        place = f"{path}: "
+        if not isinstance(raw, dict):
+            raise ConfigError(f"{place}must be a mapping with a mapping `load`, got {raw!r}")
+        load = Load.of(place, raw.get("load"))
+        values = _read(place, {key: value for key, value in raw.items() if key != "load"}, _READERS)
+        missing = [name for name in ("title", "cluster", "rates_rps") if name not in values]
+        if missing:
+            raise ConfigError(f"{place}{missing[0]} must be given, got none")
         try:
-            return cls(**{"name": Path(path).stem, **raw, **lists, "load": Load(**raw["load"])})
-        except (TypeError, ConfigError) as error:
-            raise ConfigError(f"{path}: {error}") from None
+            return cls(**{"name": Path(path).stem, **values, "load": load})
+        except ConfigError as error:
+            raise ConfigError(f"{place}{error}") from None
 
     def cluster_spec(self, log_dir: Path | None) -> ClusterSpec:
         """The servers alone, for LocalCluster. Raises ConfigError."""
-        lists = {key: tuple(value) for key, value in self.cluster.items() if isinstance(value, list)}
         extra = {"router": False, "router_args": self.router_args, "log_dir": None if log_dir is None else str(log_dir)}
-        try:
-            return make_spec({**self.cluster, **lists, **extra})
-        except TypeError as error:
-            raise ConfigError(f"cluster: {error}") from None
+        return make_spec({**settings_of(f"{self.name}: cluster", self.cluster), **extra})
 
     def requests_at(self, rate_rps: float) -> int:
         """How many requests a cell of this rate sends."""
@@ -125,7 +139,7 @@ def read_yaml(presets: Path, name: str) -> tuple[Path, Any]:
         path = Path(name)
     try:
         return path, yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         known = ", ".join(preset_names(presets))
         raise ConfigError(f"setting must be a YAML file or one of {known}, got {name!r}: {error}") from None
 
@@ -175,8 +189,60 @@ def _resized(request: TraceRequest, load: Load) -> TraceRequest:
     return replace(request, prompt_tokens=max(1, round(prompt)), output_tokens=max(1, round(output)))
 
 
-def _known(path: Path | str, prefix: str, raw: Mapping[str, Any], kind: type) -> None:
-    names = [each.name for each in fields(kind)]
+def _read(place: str, raw: Mapping[Any, Any], readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """What the file says there, null being as good as nothing. Raises ConfigError naming the key, the rule and the value."""
     for key in raw:
-        if key not in names:
-            raise ConfigError(f"{path}: {prefix}{key}: no such setting; known are {', '.join(names)}")
+        if key not in readers:
+            raise ConfigError(f"{place}{key}: no such setting; known are {', '.join([*readers])}")
+    return {key: readers[key](f"{place}{key}", value) for key, value in raw.items() if value is not None}
+
+
+def _list_of(item: Reader, what: str) -> Reader:
+    """Make a reader of lists."""
+
+    def read(name: str, value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple):
+            raise refused(name, f"a list of {what}", value)
+        return tuple(item(f"{name}[{at}]", each) for at, each in enumerate(value))
+
+    return read
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise refused(name, "a mapping", value)
+    settings_of(name, value)  # each of its own kind
+    return value
+
+
+def _requests(name: str, value: Any) -> int:
+    if whole(1)(name, value) > _MOST_REQUESTS:
+        raise refused(name, f"a whole number <= {_MOST_REQUESTS}", value)
+    return int(value)
+
+
+_ABOVE_0 = number("a finite number > 0", lambda value: 0 < value < inf)
+_FROM_0 = number("a finite number >= 0", lambda value: 0 <= value < inf)
+_LOAD_READERS: Mapping[str, Reader] = {
+    "workload": text,
+    "scv": _FROM_0,
+    "trace": text,
+    "slice_start_s": _FROM_0,
+    "prompt_scale": _ABOVE_0,
+    "output_scale": _ABOVE_0,
+    "max_prompt_tokens": whole(1),
+    "spread_s": _FROM_0,
+    "max_gap_s": _FROM_0,
+}
+_READERS: Mapping[str, Reader] = {
+    "name": text,
+    "title": text,
+    "cluster": _mapping,
+    "rates_rps": _list_of(_ABOVE_0, "numbers"),
+    "duration_s": _ABOVE_0,
+    "requests": _requests,
+    "ttft_slo_ms": _ABOVE_0,
+    "tbt_slo_ms": _ABOVE_0,
+    "contenders": _list_of(text, "names"),
+    "router_args": _list_of(text, "words"),
+}

@@ -122,7 +122,12 @@ def read_settings(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: must be a mapping of settings, got {type(raw).__name__}")
-    return {str(key): _setting(path, str(key), value) for key, value in raw.items()}
+    return settings_of(path, raw)
+
+
+def settings_of(place: Path | str, raw: Mapping[Any, Any]) -> dict[str, Any]:
+    """The fields of ClusterSpec that `raw` holds as YAML has them; ConfigError names `place`, key, rule and value."""
+    return {str(key): _setting(place, str(key), value) for key, value in raw.items()}
 
 
 def make_spec(settings: dict[str, Any]) -> ClusterSpec:
@@ -130,7 +135,7 @@ def make_spec(settings: dict[str, Any]) -> ClusterSpec:
     return ClusterSpec(**settings)
 
 
-def _setting(path: Path, key: str, value: Any) -> Any:
+def _setting(path: Path | str, key: str, value: Any) -> Any:
     names = [each.name for each in fields(ClusterSpec)]
     if key not in names:
         raise ConfigError(f"{path}: {key}: no such setting; known are {', '.join(names)}")
@@ -147,13 +152,13 @@ def _setting(path: Path, key: str, value: Any) -> Any:
     return value
 
 
-def _words(path: Path, key: str, value: Any) -> tuple[str, ...]:
+def _words(path: Path | str, key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, (str, int, float)) for item in value):
         raise ConfigError(f"{path}: {key} must be a list of words, got {value!r}")
     return tuple(str(item) for item in value)
 
 
-def _choice(path: Path, key: str, kind: type[StrEnum], value: Any) -> StrEnum:
+def _choice(path: Path | str, key: str, kind: type[StrEnum], value: Any) -> StrEnum:
     try:
         return kind(value)
     except ValueError:

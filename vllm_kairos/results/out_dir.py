@@ -1,7 +1,7 @@
 """The directory that results go to."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from vllm_kairos.errors import ConfigError
@@ -16,6 +16,15 @@ def make_out_dir(path: Path) -> Path:
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigError(f"--out must be a writable directory, got {str(path)!r}")
     return path
+
+
+def remove_stale(out: Path, names: Iterable[str]) -> None:
+    """Remove those of `names` that an earlier command left. Raises ConfigError when one cannot be removed."""
+    for name in names:
+        try:
+            (out / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--out: {out / name} cannot be removed: {error.strerror}") from error
 
 
 def write_all(out: Path, files: Mapping[str, str | bytes]) -> None:

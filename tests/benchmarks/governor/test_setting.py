@@ -135,7 +135,7 @@ def test_what_is_wrong_is_named(changed, error, message):
 
 
 def test_servers_that_cannot_be_are_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"small: cluster: .*speed"):
+    with pytest.raises(ConfigError, match=r"small\.yaml: cluster: speed"):
         server_spec(case(cluster={"speed": 1}), of_name("stock"), tmp_path)
 
 
@@ -158,3 +158,21 @@ def test_flags_change_every_case():
     assert cpu.rates_of(of_name("governor-x0.7")) == (0.7,)
     with pytest.raises(ConfigError, match="--cases must be of"):
         read.with_changes({}, names=["chat"], profile=None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cases: {one: 5}", "one must be a mapping, got 5"),
+        ("cases: {a/b: {profile: p}}", "names that a folder may have, got 'a/b'"),
+        ("cases: {one: {profile: 5}}", "one: profile must be a non-empty string, got 5"),
+        ("cases: {one: {profile: p, patience_s: soon}}", "one: patience_s must be a finite number > 0, got 'soon'"),
+        ("cases: {one: {profile: p, governor: 1}}", "one: governor must be a mapping, got 1"),
+        ("cases: {one: {profile: p, objective: [tbt]}}", "one: objective must be a non-empty string"),
+        ("[" * 3000, "setting must be a YAML file"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_by_key(tmp_path, text, message):
+    (tmp_path / "odd.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        Comparison.read(str(tmp_path / "odd.yaml"))

@@ -36,6 +36,46 @@ def test_all_files_are_written(tmp_path):
         assert len(list(csv.DictReader(lines))) == len(_records())
 
 
+def test_pictures_of_an_earlier_report_go(tmp_path):
+    write_report(tmp_path, Setting.read("paper"), _records(), "the command")
+    assert len(list(tmp_path.glob("*.png"))) == 2
+    write_report(tmp_path, Setting.read("paper"), [], "the command")
+    assert not list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.parametrize("text", ["", '{"schema": 1', "[]", '{"status": "ok"}', "[" * 100_000, "\x00", '{"status": 5}'])
+def test_a_file_that_is_no_cell_is_named(tmp_path, text):
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells/r0-6-never.json").write_text(text)
+    flags = ["--contenders", "never", "--rates", "6", "--repeats", "1", "--out", str(tmp_path)]
+    for more in (["--resume"], ["--resume", "--retry-failed"]):
+        args = parse([*flags, *more])
+        with pytest.raises(ConfigError, match=r"r0-6-never\.json: must be a cell's record"):
+            left_to_run(args, setting_of(args))
+    assert main([*flags, "--report-only"]) == 2
+
+
+def test_cells_beside_the_sweep_must_be_of_its_load_too(tmp_path):
+    (tmp_path / "cells").mkdir()
+    setting = setting_of(parse([]))
+    cell = record("kairos", 7.0) | {"load": load_summary(workload_of(setting, None, 7.0, 0))}
+    save(cell, tmp_path / "cells/r0-7-kairos.json")
+    flags = ["--contenders", "never", "--rates", "6", "--repeats", "1", "--out", str(tmp_path)]
+    args = parse(flags)
+    assert [key.file_name for key in left_to_run(args, setting_of(args))] == ["r0-6-never.json"]
+    with pytest.raises(ConfigError, match="kairos at 7 requests/s, repeat 0: its requests must be those of the setting"):
+        left_to_run(args, replace(setting_of(args), duration_s=20.0))
+    assert main([*flags, "--duration-s", "20", "--report-only"]) == 2
+
+
+@pytest.mark.parametrize("names", [["kairos:always", "kairos-always"], []])
+def test_contenders_are_of_different_files_and_at_least_one(tmp_path, capsys, names):
+    setting = tmp_path / "small.yaml"
+    setting.write_text(json.dumps(SMALL | {"contenders": names}))
+    assert main(["--setting", str(setting), "--plan-only", "--out", str(tmp_path / "out")]) == 2
+    assert "contender" in capsys.readouterr().err
+
+
 def test_a_sweep_of_failures_alone_has_a_report(tmp_path):
     write_report(tmp_path, Setting.read("paper"), [broken("never", 6.0)], "the command")
     assert "it broke" in (tmp_path / "report.html").read_text()
