@@ -114,7 +114,7 @@ def front_plan(
     if contender.front is Front.KAIROS:
         placed = replace(plan, router_port=ports[0], metrics_port=ports[1])
         ours = router_plan(spec, placed, policy=contender.policy, log_dir=log_dir)
-        return replace(ours, argv=(*ours.argv, "--decision-headers", *contender.args))
+        return replace(ours, argv=(*ours.argv, *contender.args))
     if contender.front is Front.VLLM_ROUTER:
         argv = _vllm_router(contender, plan, programs, ports)
     else:

@@ -16,11 +16,11 @@ from vllm_kairos.core.node import NodeState
 from vllm_kairos.core.policy import Policy
 from vllm_kairos.core.shapes import Route
 
-_DECODE_ONLY_REASONS = {
+DECODE_ONLY_REASONS = {
     Failure.MODEL_MISSING: "prefill-lacks-model",
     Failure.REWRITE_REFUSED: "prefill-refused-rewrite",
 }
-_HANDLE_REASON = "handle-in-hand"
+HANDLE_REASON = "handle-in-hand"
 
 
 class NodeSource(Protocol):
@@ -64,7 +64,7 @@ class Placement:
 
     def force_local(self, job: Job, failed: LegFailed) -> None:
         """Have the next attempt run on a decode node whole; the failure becomes the decision's reason."""
-        job.shape = replace(job.shape, forced_route=Route.LOCAL, forced_reason=_DECODE_ONLY_REASONS[failed.failure])
+        job.shape = replace(job.shape, forced_route=Route.LOCAL, forced_reason=DECODE_ONLY_REASONS[failed.failure])
 
     def take_prefill(self, job: Job) -> None:
         """Keep the next attempts on the prefill path, as long as there is one: a node's lease was gone."""
@@ -139,7 +139,7 @@ class Placement:
         best = _least_loaded(nodes)
         if best is None:
             return Reject(reason=RejectReason.NO_DECODE_NODE, retry_after_s=1.0)
-        return Assign(route=Route.REMOTE, decode_node=best.node_id, prefill_node=job.handle.prefill_node, reason=_HANDLE_REASON)
+        return Assign(route=Route.REMOTE, decode_node=best.node_id, prefill_node=job.handle.prefill_node, reason=HANDLE_REASON)
 
 
 def _least_loaded(nodes: Iterable[NodeState]) -> NodeState | None:

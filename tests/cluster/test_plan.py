@@ -87,7 +87,7 @@ def test_extra_flags_go_where_they_are_meant(model: str) -> None:
 
 
 def test_the_router_knows_every_server(model: str, tmp_path: Path) -> None:
-    spec = ClusterSpec(prefill=1, decode=2, model=model, router_args=("--decision-headers",))
+    spec = ClusterSpec(prefill=1, decode=2, model=model, router_args=("--max-retries", "2"))
     plan = make_plan(spec)
     router = router_plan(spec, plan, policy="static-queue:2", log_dir=tmp_path)
     assert [value for flag, value in zip(router.argv, router.argv[1:], strict=False) if flag == "--decode"] == [
@@ -96,7 +96,8 @@ def test_the_router_knows_every_server(model: str, tmp_path: Path) -> None:
     assert _value(router, "--prefill") == plan.prefill[0].url
     assert _value(router, "--deflect-policy") == "static-queue:2"
     assert _value(router, "--tokenizer") == model
-    assert router.argv[-1] == "--decision-headers"
+    assert router.argv[-2:] == ("--max-retries", "2")
+    assert "--decision-headers" in router.argv, "kairos replay reports decisions"
 
 
 def test_a_port_in_use_is_named() -> None:

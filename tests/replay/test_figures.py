@@ -7,6 +7,7 @@ import pytest
 from tests.replay.virtual_time import request
 from vllm_kairos.replay.figures import Objectives, figures_of
 from vllm_kairos.replay.sample import Sample
+from vllm_kairos.replay.table import summary_lines
 
 OBJECTIVES = Objectives(ttft_s=1.0, tbt_s=0.1)
 
@@ -78,6 +79,13 @@ def test_decisions_are_counted_by_route_and_reason():
     ]
     figures = figures_of([*samples, _sample(9)], OBJECTIVES)
     assert (figures.deflected, figures.deflected_reasons, figures.kept_reasons) == (2, {"slo": 2}, {"remote": 1})
+    assert (figures.requests, figures.decisions_told) == (4, 3)
+
+
+def test_a_summary_says_when_no_decision_was_told():
+    lines = list(summary_lines(figures_of([_sample(1)], OBJECTIVES)))
+    assert any("none told" in line for line in lines)
+    assert not any(line.startswith("deflected") for line in lines)
 
 
 def test_nothing_at_all_has_figures_too():

@@ -95,7 +95,7 @@ def router_plan(spec: ClusterSpec, plan: ClusterPlan, *, policy: str | None, log
     workers = [word for server in plan.prefill for word in ("--prefill", server.url)]
     workers += [word for server in plan.decode for word in ("--decode", server.url)]
     flags = ["--host", HOST, "--port", str(plan.router_port), "--prometheus-port", str(plan.metrics_port)]
-    flags += ["--log-dir", str(log_dir)]
+    flags += ["--log-dir", str(log_dir), "--decision-headers"]
     if (Path(plan.model) / "tokenizer.json").is_file():
         flags += ["--tokenizer", plan.model]
     profile = spec.profile or emulated.profile_path(spec)

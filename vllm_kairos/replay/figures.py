@@ -95,6 +95,8 @@ class Figures:
     output_length_mismatches: int
     tokens_per_arrival: float | None
     """Above 1 several tokens come at one moment, and TBT is not a gap between single tokens."""
+    decisions_told: int
+    """Answers that said what the router decided; 0 without `--decision-headers`, and `deflected` then means nothing."""
     deflected: int
     deflected_reasons: dict[str, int]
     kept_reasons: dict[str, int]
@@ -212,6 +214,7 @@ def _decisions(measured: Sequence[Sample]) -> dict[str, Any]:
     deflected = [decision for decision in told if decision["route"] == "decode-only"]
     kept = [decision for decision in told if decision["route"] != "decode-only"]
     return {
+        "decisions_told": len(told),
         "deflected": len(deflected),
         "deflected_reasons": _counted(decision.get("reason", "") for decision in deflected),
         "kept_reasons": _counted(decision.get("reason", "") for decision in kept),

@@ -39,7 +39,7 @@ def test_our_router_gets_the_policy_and_the_settings_own_flags():
     spec = ClusterSpec(router_args=("--deflect-beta", "0.99"))
     words = [sys.executable, "-m", "vllm_kairos", "router", "--prefill", P[0], "--prefill", P[1], "--decode", D[0]]
     words += ["--decode", D[1], "--host", "127.0.0.1", "--port", "90", "--prometheus-port", "91", "--log-dir", "LOG"]
-    words += ["--deflect-policy", "kairos", "--deflect-beta", "0.99", "--decision-headers"]
+    words += ["--decision-headers", "--deflect-policy", "kairos", "--deflect-beta", "0.99"]
     assert _argv("kairos", spec) == words
 
 
