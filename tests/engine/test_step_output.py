@@ -119,6 +119,14 @@ def test_a_file_never_exceeds_its_bound(tmp_path: Path) -> None:
     assert (tmp_path / "steps.old").exists()
 
 
+@pytest.mark.parametrize("left", [b"", b"header\nline\n", b"header\nlin", b"lin"])
+def test_what_an_engine_was_killed_in_is_no_line_of_the_next_one(tmp_path: Path, left: bytes) -> None:
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(left)
+    BoundedFile(path, b"header\n", 1000).close()
+    assert path.read_bytes() == left[: left.rfind(b"\n") + 1] + b"header\n"
+
+
 def test_a_restarted_engine_appends(tmp_path: Path) -> None:
     for number in (1, 2):
         writer = StepWriter(HEADER, analyst(), tmp_path / "totals", str(tmp_path / "steps"), 100_000)

@@ -104,6 +104,13 @@ def test_a_rotated_file_is_read_from_its_beginning_and_a_torn_line_passed_over(t
         (b'{"step":1}\n', "steps:1: a header with kairos_steps must come first"),
         (encode_line(header()) + b"nonsense\n", "steps:2: not a step"),
         (encode_line(header(kairos_steps=2)), "steps:1: not a step: kairos_steps must be 1, got 2"),
+        (encode_line(header()) + b'{"x":' + b"[" * 100_000 + b"\n", "steps:2: not a step"),
+        (encode_line(header()) + encode_line(line(-0.1)), r"steps:2: not a step: .*>= 0.0 - at `\$\.took`"),
+        (encode_line(header()) + encode_line(line(0.1, ("decode", -1, 0.1))), r"steps:2: not a step: .*gaps"),
+        (
+            encode_line(header()) + encode_line(line(0.1, ("luck", 1, 0.1))),
+            "steps:2: not a step: gaps must have causes of .*luck",
+        ),
     ],
 )
 def test_what_is_no_step_file_is_refused_by_line(tmp_path: Path, text: bytes, problem: str) -> None:
@@ -111,6 +118,13 @@ def test_what_is_no_step_file_is_refused_by_line(tmp_path: Path, text: bytes, pr
     path.write_bytes(text)
     with pytest.raises(ConfigError, match=problem):
         report([path])
+
+
+def test_a_line_that_an_engine_was_killed_in_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "steps"
+    torn = encode_line(line(0.010))[:30]
+    path.write_bytes(encode_line(header()) + torn + encode_line(header("d0")) + encode_line(line(0.020)) + torn)
+    assert [step.took for _, step in read_steps(path)] == [0.020]
 
 
 def steps(*words: str) -> int:

@@ -1,6 +1,7 @@
 """Works recorded steps out and writes them and their counts, from a thread of its own: no engine step waits for a disk."""
 
 import atexit
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ _QUEUED_STEPS = 20_000
 _STEPS_AT_ONCE = 8
 _PAUSE_S = 1e-4
 _CLOSE_TIMEOUT_S = 2.0
+_LONGEST_LINE_BYTES = 65_536
 
 logger = compat.init_logger("vllm.kairos.steps")
 
@@ -141,7 +143,18 @@ class BoundedFile:
         self._file.close()
 
     def _open(self) -> BinaryIO:
-        file = self.path.open("ab")
+        file = self.path.open("a+b")
+        _drop_torn_line(file)
         self._bytes = file.tell() + len(self._header)
         file.write(self._header)
         return file
+
+
+def _drop_torn_line(file: BinaryIO) -> None:
+    """Cut off a last line that an engine was killed in: with the header behind it no reader could take it for a line."""
+    size = file.seek(0, os.SEEK_END)
+    start = file.seek(max(0, size - _LONGEST_LINE_BYTES))
+    tail = file.read()
+    if tail and not tail.endswith(b"\n"):
+        file.truncate(start + tail.rfind(b"\n") + 1)
+    file.seek(0, os.SEEK_END)

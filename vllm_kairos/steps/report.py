@@ -132,7 +132,8 @@ def _cause_figures(gaps: Sequence[tuple[float, int, bool]], all_gaps: int) -> Ca
 
 def _regime_figures(steps: Sequence[tuple[float, float]]) -> RegimeFigures:
     table = np.asarray(steps, dtype=np.float64).reshape(-1, 2)
-    ratios = table[:, 0] / table[:, 1]
+    with np.errstate(all="ignore"):  # a prediction of about nothing
+        ratios = table[:, 0] / table[:, 1]
     ratios = ratios[np.isfinite(ratios)]
     errors = np.abs(ratios - 1.0)
     return RegimeFigures(

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from vllm_kairos.core.gap_cause import Cause
 from vllm_kairos.errors import ConfigError
 
 FILE_SCHEMA = 1
@@ -13,7 +15,14 @@ OLD_SUFFIX = ".old"
 
 _DIGITS = 7
 
-GapEntry = tuple[str, int, float]
+_HEADER_BEGINS = b'{"kairos_steps"'
+_CAUSES = frozenset(cause.label for cause in Cause)
+
+# Checked where a file is read; what the engine makes is not.
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
+
+GapEntry = tuple[str, _Count, _Seconds]
 """Cause, requests, seconds."""
 
 
@@ -22,20 +31,20 @@ class FileHeader(msgspec.Struct, frozen=True, kw_only=True):
 
     kairos_steps: int
     node_id: str
-    dp_rank: int
+    dp_rank: _Count
     role: str
     model: str
     profile: str
-    tbt_slo_s: float
+    tbt_slo_s: Annotated[float, msgspec.Meta(gt=0.0)]
     stall_factor: float
     boot_id: str
-    started_at_s: float  # Unix time
+    started_at_s: _Seconds  # Unix time
     # What a profile fitted to the steps is of; empty and zero: not known.
     hardware: str = ""
     vllm_version: str = ""
-    block_size_tokens: int = 0
-    token_budget_tokens: int = 0
-    kv_bytes_per_token: int = 0
+    block_size_tokens: _Count = 0
+    token_budget_tokens: _Count = 0
+    kv_bytes_per_token: _Count = 0
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,18 +54,18 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is held against `predicted`. `gaps` are those that the step's tokens ended.
     """
 
-    step: int
-    at: float
-    B: int = 0
-    K: int = 0
-    n: int = 0
-    p: int = 0
+    step: _Count
+    at: _Seconds
+    B: _Count = 0
+    K: _Count = 0
+    n: _Count = 0
+    p: _Count = 0
     work: float | None = None  # attention work of chunks of several prompts; None: that of one, n*p + n*n/2
-    deflected: int = 0  # of n
+    deflected: _Count = 0  # of n
     predicted: float | None = None
-    took: float
-    idle: float = 0.0
-    run: float
+    took: _Seconds
+    idle: _Seconds = 0.0
+    run: _Seconds
     cause: str
     gaps: list[GapEntry] = []
 
@@ -81,7 +90,8 @@ def _rounded(line: StepLine) -> StepLine:
 def read_steps(path: Path) -> Iterator[tuple[FileHeader, StepLine]]:
     """Each step in `path` with its header, what a rotation moved to PATH.old before it.
 
-    A last line that was cut off is passed over. ConfigError names the file, the line and what is wrong.
+    A line that was cut off is passed over: the last one, or one whose engine was killed and started anew. ConfigError
+    names the file, the line and what is wrong.
     """
     old = path.with_name(path.name + OLD_SUFFIX)
     for each in (old, path) if old.is_file() else (path,):
@@ -96,16 +106,24 @@ def _read_one(path: Path) -> Iterator[tuple[FileHeader, StepLine]]:
                 if not line.endswith(b"\n"):
                     return
                 try:
-                    if line.startswith(b'{"kairos_steps"'):
-                        header = _header(line)
+                    if (at := line.find(_HEADER_BEGINS)) >= 0:
+                        header = _header(line[at:])
                     elif header is None:
                         raise ConfigError(f"{path}:{number}: a header with kairos_steps must come first")
                     else:
-                        yield header, msgspec.json.decode(line, type=StepLine)
-                except msgspec.MsgspecError as error:
+                        yield header, _step(line)
+                except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
                     raise ConfigError(f"{path}:{number}: not a step: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _step(line: bytes) -> StepLine:
+    step = msgspec.json.decode(line, type=StepLine)
+    for cause, *_ in step.gaps:
+        if cause not in _CAUSES:
+            raise msgspec.ValidationError(f"gaps must have causes of {', '.join(sorted(_CAUSES))}, got {cause!r}")
+    return step
 
 
 def _header(line: bytes) -> FileHeader:
