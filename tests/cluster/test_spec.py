@@ -22,6 +22,14 @@ from vllm_kairos.errors import ConfigError
         ({"aggregated": True}, "aggregated needs prefill 0 and no router, got a router"),
         ({"aggregated": True, "router": False}, "aggregated needs prefill 0 and no router, got 1 prefill servers"),
         ({"profile": "/no/profile.json"}, "profile must be an existing file, got '/no/profile.json'"),
+        (
+            {"vllm_args": ("--additional-config", "{}")},
+            "vllm_args must not hold --additional-config, which the setting 'engine' is for, got '--additional-config'",
+        ),
+        (
+            {"decode_args": ("--additional_config={}",)},
+            "decode_args must not hold --additional-config, which the setting 'engine' is for, got '--additional_config={}'",
+        ),
         ({"startup_timeout_s": float("nan")}, "startup_timeout_s must be a finite number > 0, got nan"),
     ],
 )

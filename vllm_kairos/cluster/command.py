@@ -21,6 +21,7 @@ A settings file (--config) holds the same names with underscores, and lists as l
   pins: ["0", "1", "1"]
   policy: kairos
   profile: profile.json
+and more (docs/local-cluster.md): engine, emulation, router_args, prefill_args, decode_args, aggregated.
 Flags win over the file. Flags after `--` go to every vLLM server.
 """
 

@@ -12,6 +12,8 @@ from vllm_kairos.errors import ConfigError
 from vllm_kairos.input_file import read_input
 
 MAX_PORT = 65535
+GIVEN_FLAGS: Mapping[str, str] = {"--additional-config": "engine", "--scheduler-cls": "scheduler"}
+"""Flags of vLLM that every server gets from us, and the setting that says what they hold: a second one would replace ours."""
 _MOST = 10_000  # servers of a role, or GiB
 
 
@@ -75,6 +77,7 @@ class ClusterSpec:
         if self.pins and len(self.pins) != self.servers:
             raise ConfigError(f"pins must name one entry for each of {self.servers} servers, got {len(self.pins)}")
         _check_pairs(self)
+        _check_words(self)
         if self.profile is not None and not Path(self.profile).is_file():
             raise ConfigError(f"profile must be an existing file, got {self.profile!r}")
 
@@ -97,6 +100,14 @@ def _check_pairs(spec: ClusterSpec) -> None:
         raise ConfigError(f"emulation needs emulate to name a profile, got {dict(spec.emulation)!r} without")
     if spec.emulate is not None and spec.device is not Device.CPU:
         raise ConfigError(f"device must be {Device.CPU} where one is emulated, got {spec.device}")
+
+
+def _check_words(spec: ClusterSpec) -> None:
+    for name in ("vllm_args", "prefill_args", "decode_args"):
+        for word in getattr(spec, name):
+            flag = word.partition("=")[0].replace("_", "-")
+            if flag in GIVEN_FLAGS:
+                raise ConfigError(f"{name} must not hold {flag}, which the setting {GIVEN_FLAGS[flag]!r} is for, got {word!r}")
 
 
 def _check_counts(spec: ClusterSpec) -> None:
