@@ -42,10 +42,14 @@ def counters_of(text: str) -> Counters:
             continue
         name, labels, value = match.groups()
         cause = _CAUSE.search(labels or "")
-        if name in _WATCHED or (cause and name.startswith("kairos_")) or _is_of_leases(name):
+        if name in _WATCHED or (cause and _is_ours(name)) or _is_of_leases(name):
             key = f"{name}/{cause.group(1)}" if cause else name
             found[key] = found.get(key, 0.0) + float(value)
     return found
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("kairos_") and name.endswith("_total")  # buckets of a histogram are sums already
 
 
 def _is_of_leases(name: str) -> bool:

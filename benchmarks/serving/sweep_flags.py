@@ -11,7 +11,9 @@ from vllm_kairos.errors import ConfigError
 def add_sweep_flags(parser: argparse.ArgumentParser, *, repeats: int) -> None:
     """Add them; `--setting` and `--contenders`, whose names differ, are the caller's. `repeats` is the default."""
     parser.add_argument("--rates", nargs="+", type=float, metavar="RPS", help="requests per second (the setting's)")
-    parser.add_argument("--duration-s", type=float, metavar="S", help="a cell sends rate x S requests (the setting's)")
+    parser.add_argument(
+        "--duration-s", type=float, metavar="S", help="a cell sends rate x S requests (the setting's, or its count)"
+    )
     about = f"times that every cell is run ({repeats})"
     parser.add_argument("--repeats", type=int, default=repeats, metavar="N", help=about)
     parser.add_argument("--out", type=Path, default=Path("comparison"), metavar="DIR", help="where results go (%(default)s)")
@@ -26,7 +28,9 @@ def setting_changes(args: argparse.Namespace) -> dict[str, Any]:
     if args.repeats < 1:
         raise ConfigError(f"--repeats must be >= 1, got {args.repeats}")
     given: dict[str, Any] = {"contenders": args.contenders, "rates_rps": args.rates, "duration_s": args.duration_s}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items() if value is not None}
+    changes = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items() if value is not None}
+    timed = {"requests": None} if "duration_s" in changes else {}  # a setting's own count would go before the flag
+    return changes | timed
 
 
 def shown_flags(args: argparse.Namespace, others: Sequence[str] = ()) -> list[str]:

@@ -55,6 +55,12 @@ def test_a_file_that_is_no_cell_is_named(tmp_path, text):
     assert main([*flags, "--report-only"]) == 2
 
 
+def test_a_duration_that_is_given_goes_before_a_settings_own_count():
+    counted = setting_of(parse(["--setting", "llama-azure-code"]))
+    timed = setting_of(parse(["--setting", "llama-azure-code", "--duration-s", "20"]))
+    assert (counted.requests_at(4.0), timed.requests_at(4.0), timed.requests_at(6.0)) == (240, 80, 120)
+
+
 def test_cells_beside_the_sweep_must_be_of_its_load_too(tmp_path):
     (tmp_path / "cells").mkdir()
     setting = setting_of(parse([]))
