@@ -40,9 +40,11 @@ def refused(name: str, rule: str, value: Any) -> ConfigError:
 
 
 def text(name: str, value: Any) -> str:
-    """Read a text that is not empty; most are names of files, which hold no NUL."""
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise refused(name, "a non-empty string" + (" without NUL" if value and isinstance(value, str) else ""), value)
+    """Read a text that is not empty; names of files hold no NUL, and halves of characters cannot be sent."""
+    if not isinstance(value, str) or not value:
+        raise refused(name, "a non-empty string", value)
+    if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value):
+        raise refused(name, "a non-empty string without NUL and half characters", value)
     return value
 
 

@@ -156,7 +156,10 @@ def test_a_governor_that_is_off(off: Any) -> None:
         ({"beta": "guessed"}, r'governor\.beta must be "measured" or a number > 0 and <= 1, got \'guessed\''),
         ({"starvation_s": 0}, r"governor\.starvation_s must be a finite number > 0, got 0"),
         ({"tbt_slo_s": float("inf")}, r"governor\.tbt_slo_s must be"),
-        ({"tpot_slo_s": 10**400}, r"governor\.tpot_slo_s must be a finite number > 0, got 1000"),
+        ({"tpot_slo_s": 10**400}, r"governor\.tpot_slo_s must be a number in 0\.0001\.\.3600, got 1000"),
+        *(({"tpot_slo_s": odd}, r"governor\.tpot_slo_s must be a number in") for odd in (0, -1, 1e308, 1e-12, "0.07", True)),
+        ({"tightest_slo_s": 1e-12}, r"governor\.tightest_slo_s must be a number in"),
+        ({"profile": "\ud800"}, r"governor\.profile must be a non-empty string without NUL and half characters"),
         ({"profile": "p\0"}, r"governor\.profile must be a non-empty string without NUL"),
         ({1: 2, "mode": "strict"}, r"governor\.1: no such setting"),
         ({"correct": 1}, r"governor\.correct must be true or false, got 1"),
@@ -165,3 +168,13 @@ def test_a_governor_that_is_off(off: Any) -> None:
 def test_a_governors_error_names_field_and_value(governor: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_settings({"kairos": {"governor": governor}})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("horizon_s", 1e308), ("horizon_s", 0), ("ttl_s", 3601), ("tbt_slo_s", float("inf")), ("tbt_slo_s", 10**400)],
+)
+def test_leases_are_granted_over_times_whose_tokens_can_be_counted(name: str, value: Any) -> None:
+    kairos = {"role": "decode", "state_endpoint": "ipc:///tmp/x", "leases": {"profile": "p", name: value}}
+    with pytest.raises(ConfigError, match=rf"leases\.{name} must be a number > 0 and <= 3600, got "):
+        parse_settings({"kairos": kairos})

@@ -44,6 +44,9 @@ def parse_governor(raw: Any, *, default_profile: Any, floor_tokens: int) -> Engi
 
 _SECONDS = number("a finite number > 0", lambda value: 0 < value < inf)
 
+# Of tokens: deadlines are sums of thousands of them, which floats must tell apart.
+_OBJECTIVE = number("a number in 0.0001..3600", lambda value: 1e-4 <= value <= 3600)
+
 _SHARE = number('"measured" or a number > 0 and <= 1', lambda value: 0 < value <= 1)
 
 
@@ -54,13 +57,13 @@ def _beta(name: str, value: Any) -> float | str:
 _READERS: dict[str, Reader] = {
     "mode": choice(GovernorMode),
     "profile": text,
-    "tbt_slo_s": _SECONDS,
-    "tpot_slo_s": _SECONDS,
+    "tbt_slo_s": _OBJECTIVE,
+    "tpot_slo_s": _OBJECTIVE,
     "beta": _beta,
     "starvation_s": _SECONDS,
     "ttft_slo_s": _SECONDS,
     "patience_tokens": number("a finite number >= 0", lambda value: 0 <= value < inf),
-    "tightest_slo_s": _SECONDS,
+    "tightest_slo_s": _OBJECTIVE,
     "correct": flag,
     "totals_file": text,
 }

@@ -1,7 +1,6 @@
 """Settings of leases: the `leases` object inside the engine settings."""
 
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 from vllm_kairos.core.lease import LeaseSettings
@@ -49,7 +48,7 @@ def check_leases(leases: EngineLeaseSettings, *, endpoint: str | None, heartbeat
         raise ConfigError(f"{_PREFIX}.ttl_s must be {rule}, got {leases.terms.ttl_s:g}")
 
 
-_SECONDS = number("a finite number > 0", lambda value: 0 < value < inf)
+_SECONDS = number("a number > 0 and <= 3600", lambda value: 0 < value <= 3600)
 
 _READERS: dict[str, Reader] = {
     "ttl_s": _SECONDS,

@@ -1,9 +1,10 @@
 """What an operator can set about the leases of a node."""
 
 from dataclasses import dataclass
-from math import isfinite
 
 from vllm_kairos.errors import ConfigError
+
+_LONGEST_S = 3600.0  # what is granted is counted in tokens of that time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class LeaseSettings:
     def __post_init__(self) -> None:
         for name in ("ttl_s", "horizon_s", "tbt_slo_s"):
             value = getattr(self, name)
-            if not (isfinite(value) and value > 0):
-                raise ConfigError(f"leases: {name} must be a finite number > 0, got {value}")
+            if not 0 < value <= _LONGEST_S:
+                raise ConfigError(f"leases: {name} must be a number > 0 and <= {_LONGEST_S:g}, got {value}")
         if not 0 < self.beta <= 1:
             raise ConfigError(f"leases: beta must be in (0, 1], got {self.beta}")
