@@ -158,15 +158,19 @@ def knee_rps(points: Iterable[Point], ttft_s: float, contender: str = PLAIN) -> 
 
 
 def by_rate(rows: Sequence[Row], points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Ours against plain P/D at every rate, and whether it is never worse than the better of never and always."""
-    cuts, output = paired(rows, OURS, PLAIN, "ttft_p95_s"), paired(rows, OURS, PLAIN, "output_tokens_per_s")
+    """Ours against plain P/D at every rate, every other contender's cut too, and whether ours is never worse."""
+    names = dict.fromkeys(point.contender for point in points if point.contender != PLAIN)
+    cuts = {name: paired(rows, name, PLAIN, "ttft_p95_s") for name in names}
+    output = paired(rows, OURS, PLAIN, "output_tokens_per_s")
     found = []
     for rate_rps in sorted({point.rate_rps for point in points}):
         worse = _over_better(rows, rate_rps)
+        cut = {name: 1.0 - median(ratios[rate_rps]) for name, ratios in cuts.items() if rate_rps in ratios}
         found.append(
             {
                 "rate_rps": rate_rps,
-                "p95_ttft_cut": 1.0 - median(cuts[rate_rps]) if rate_rps in cuts else None,
+                "p95_ttft_cut": cut.get(OURS),
+                "p95_ttft_cut_of": cut,
                 "output_tokens_ratio": median(output[rate_rps]) if rate_rps in output else None,
                 "p95_ttft_over_better": worse,
                 "never_worse": None if worse is None else worse <= NEVER_WORSE,

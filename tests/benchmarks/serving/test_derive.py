@@ -101,6 +101,7 @@ def test_the_cut_and_never_worse_at_each_rate():
     rows = [row(name, 8.0, at, ttft_p95_s=value) for name, value in values.items() for at in range(3)]
     (found,) = by_rate(rows, points_of(rows))
     assert found["p95_ttft_cut"] == pytest.approx(0.75)
+    assert found["p95_ttft_cut_of"] == pytest.approx({"kairos": 0.75, "always": 0.775})
     assert found["p95_ttft_over_better"] == pytest.approx(1.0 / 0.9)
     assert found["never_worse"] is False
 
