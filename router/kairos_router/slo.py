@@ -62,15 +62,16 @@ def _read(headers: Mapping[str, str], names: tuple[str, ...]) -> float | None:
     for name in names:
         raw = headers.get(name)
         if raw is not None:
-            return _milliseconds(name, raw) / 1e3
+            return _seconds(name, raw)
     return None
 
 
-def _milliseconds(name: str, raw: str) -> float:
+def _seconds(name: str, raw: str) -> float:
+    """What a header says, in seconds: so few milliseconds may be no seconds at all, and Python reads more than HTTP has."""
     try:
-        value = float(raw)
+        seconds = float(raw) / 1e3 if raw.isascii() and "_" not in raw else math.nan
     except ValueError:
-        value = math.nan
-    if not (0 < value < math.inf):
+        seconds = math.nan
+    if not (0 < seconds < math.inf):
         raise RequestError(f"header {name} must be a finite number of milliseconds > 0, got {raw!r}")
-    return value
+    return seconds

@@ -24,7 +24,7 @@ def test_the_newer_header_wins():
 @pytest.mark.parametrize(
     "name", ["x-slo-tpot-ms", "x-llm-d-slo-tpot-ms", "x-slo-tbt-ms", "x-slo-ttft-ms", "x-llm-d-slo-ttft-ms"]
 )
-@pytest.mark.parametrize("raw", ["", "fast", "0", "-1", "nan", "inf", "1e999"])
+@pytest.mark.parametrize("raw", ["", "fast", "0", "-1", "nan", "inf", "1e999", "5e-324", "1_000", "\u0667\u0660", "70,80"])
 def test_a_value_that_is_no_duration_is_refused_by_name(name, raw):
     with pytest.raises(RequestError, match=f"header {name} must be a finite number of milliseconds > 0, got {raw!r}"):
         objectives({name: raw}, DEFAULT)
