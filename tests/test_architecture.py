@@ -86,6 +86,8 @@ ALLOWED = {
     },
     "vllm_kairos.cluster": {
         "vllm_kairos.cli.command",
+        "vllm_kairos.emulation.settings",
+        "vllm_kairos.engine.settings",
         "vllm_kairos.fitting.artifact",
         "vllm_kairos.profiles",
         "vllm_kairos.errors",

@@ -8,7 +8,7 @@ import pytest
 
 from vllm_kairos.cluster.emulated import server_memory_gib
 from vllm_kairos.cluster.plan import ProcessPlan, make_plan, router_plan
-from vllm_kairos.cluster.spec import ClusterSpec, Device, Scheduler, read_settings
+from vllm_kairos.cluster.spec import ClusterSpec, Device, Scheduler, make_spec, read_settings
 from vllm_kairos.errors import ConfigError, ProfileError
 from vllm_kairos.profiles import load_shipped, shipped_profile_path
 
@@ -104,3 +104,30 @@ def test_emulation_must_be_a_mapping(tmp_path: Path) -> None:
     path.write_text("emulation: fast\n")
     with pytest.raises(ConfigError, match="mapping"):
         read_settings(path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("emulation: {noise: x}", r"emulation\.noise must be a finite number"),
+        ("emulation: {bias: .nan}", r"emulation\.bias must be a finite number"),
+        ("emulation: {seed: 2001-01-01}", r"emulation\.seed must be a whole number"),
+        ("emulation: {faults: [{kind: slow, count: 1}]}", r"faults\[0\]\.count: no such setting"),
+        ("emulation: {profile: h100-llama3.1-8b}", "emulation.profile must be left out"),
+        ("engine: {zz: 1}", r"p0: additional_config\.kairos\.zz: no such setting"),
+        ("engine: {leases: 5}", r"p0: .*leases must be an object"),
+        ("engine: {leases: {ttl_s: 0.01}}", r"d0: .*leases\.ttl_s must be > heartbeat_period_s"),
+        ("engine: {governor: {tpot_slo_s: .inf}}", r"p0: .*tpot_slo_s must be a number in"),
+        ("engine: {step_record: {file: x, when: 2001-01-01}}", r"step_record\.when: no such setting"),
+        ("engine: {step_record: {file: 5}}", r"step_record\.file must be a non-empty string, got 5"),
+        ("engine: {node_id: x}", r"engine\.node_id must be left out: every server is given its own, got 'x'"),
+        ("engine: {emulation: {noise: 1}}", r"engine\.emulation must be left out"),
+    ],
+)
+def test_what_a_server_would_refuse_is_refused_before_any_starts(
+    tmp_path: Path, model: str, settings: str, message: str
+) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(f"emulate: {PROFILE}\nmodel: {model}\n{settings}\n")
+    with pytest.raises(ConfigError, match=message):
+        make_plan(make_spec(read_settings(path)))

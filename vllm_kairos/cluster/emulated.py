@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 from vllm_kairos.cluster.spec import ClusterSpec
+from vllm_kairos.emulation.settings import parse_emulation
+from vllm_kairos.errors import ConfigError
 from vllm_kairos.fitting.artifact import Profile, load_profile
 from vllm_kairos.profiles import resolve_profile
 
@@ -48,13 +50,19 @@ def flags(spec: ClusterSpec) -> list[str]:
 
 
 def engine_settings(spec: ClusterSpec, name: str) -> dict[str, Any]:
-    """The server's part of `--additional-config`; empty without emulation. Servers draw different noise."""
+    """The server's part of `--additional-config`; empty without emulation. Servers draw different noise.
+
+    Raises ConfigError for what the server would refuse, and for another profile than the cluster's.
+    """
     if spec.emulate is None:
         return {}
+    if "profile" in spec.emulation:
+        raise ConfigError(f"emulation.profile must be left out, emulate names it, got {spec.emulation['profile']!r}")
+    parse_emulation({"kairos": {"emulation": {"profile": spec.emulate, **spec.emulation}}})
     number = int("".join(filter(str.isdigit, name)) or 0) * 2 + name.startswith("d")
-    seed = int(spec.emulation.get("seed", 0)) * 1000 + number
+    seed = int(spec.emulation.get("seed") or 0) * 1000 + number
     settings = {"profile": profile_path(spec)} | dict(spec.emulation) | {"seed": seed}
-    if "record" in settings:
+    if settings.get("record") is not None:
         settings["record"] = f"{settings['record']}.{name}"
     return {"emulation": settings}
 

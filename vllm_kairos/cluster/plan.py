@@ -12,6 +12,7 @@ from vllm_kairos.cluster import emulated
 from vllm_kairos.cluster.machine import HOST, choose_ports, parse_cpus, spread_cpus
 from vllm_kairos.cluster.model import find_model
 from vllm_kairos.cluster.spec import ClusterSpec, Device, Scheduler
+from vllm_kairos.engine.settings import SETTINGS_KEY, parse_settings
 from vllm_kairos.errors import ConfigError
 
 Pin = str | frozenset[int]
@@ -125,10 +126,11 @@ def _server(spec: ClusterSpec, name: str, common: Sequence[str], ports: Iterator
     if spec.scheduler is Scheduler.KAIROS:
         if not spec.aggregated:
             settings |= {"node_id": name, "role": role, "state_endpoint": f"tcp://{HOST}:{state_port}"}
-        settings |= _engine_settings(spec, name)
+        settings |= _engine_settings(spec, name, settings)
+        _check(name, settings)
         argv += ["--scheduler-cls", "vllm_kairos.KairosScheduler"]
     if settings:
-        argv += ["--additional-config", json.dumps({"kairos": settings})]
+        argv += ["--additional-config", json.dumps({SETTINGS_KEY: settings})]
     return ProcessPlan(
         name=name,
         argv=(*argv, *spec.vllm_args, *(spec.prefill_args if role == "prefill" else spec.decode_args)),
@@ -138,13 +140,24 @@ def _server(spec: ClusterSpec, name: str, common: Sequence[str], ports: Iterator
     )
 
 
-def _engine_settings(spec: ClusterSpec, name: str) -> dict[str, Any]:
-    """The server's own `engine`: no two servers write steps to the same file."""
+def _engine_settings(spec: ClusterSpec, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The server's own `engine`: no two servers write steps to the same file. Raises ConfigError for what is `given`."""
     settings = dict(spec.engine)
+    taken = next((each for each in settings if each in given), None)
+    if taken is not None:
+        raise ConfigError(f"engine.{taken} must be left out: every server is given its own, got {settings[taken]!r}")
     record = settings.get("step_record")
-    if isinstance(record, Mapping) and "file" in record:
+    if isinstance(record, Mapping) and isinstance(record.get("file"), str):
         settings["step_record"] = {**record, "file": f"{record['file']}.{name}"}
     return settings
+
+
+def _check(name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse what the server would refuse half a minute later, in its log. Raises ConfigError."""
+    try:
+        parse_settings({SETTINGS_KEY: settings})
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def _common_flags(spec: ClusterSpec, model: str, served: str) -> list[str]:

@@ -43,7 +43,7 @@ def words_of(received: bytes) -> list[str]:
 def _text(data: bytes) -> str:
     try:
         event = _DECODER.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return ""
     return "".join(choice.text for choice in event.choices)
 
