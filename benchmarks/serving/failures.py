@@ -23,14 +23,14 @@ from benchmarks.serving.failing.recovery import SLOW_FACTOR
 from benchmarks.serving.failing.report import as_markdown, as_text, summed
 from benchmarks.serving.failing.scenarios import SCENARIOS, Scenario
 from benchmarks.serving.failing.steady import OUTPUT_TOKENS, PROMPT_TOKENS
-from benchmarks.serving.record import load_all, save
+from benchmarks.serving.record import load_one, save
 from benchmarks.serving.running import exit_status, run_until_stopped, say
 from benchmarks.serving.setting import Setting
 from vllm_kairos.cluster.local import LocalCluster
 from vllm_kairos.cluster.model import find_model
 from vllm_kairos.errors import ClusterError, ConfigError
 from vllm_kairos.results.json_text import to_json
-from vllm_kairos.results.out_dir import make_out_dir
+from vllm_kairos.results.out_dir import make_out_dir, write_all
 
 _CELL_EXTRA_S = 14.0  # a router's start, the last answers, and the servers' mending
 Cell = tuple[int, Scenario, Contender]
@@ -73,7 +73,22 @@ def left_to_run(args: argparse.Namespace, cells: Sequence[Cell]) -> list[Cell]:
     left = [cell for cell in cells if not file_of(args.out, cell).is_file()]
     if any((args.out / "cells").glob("*.json")) and not args.resume:
         raise ConfigError(f"--out must hold no cells without --resume, got {str(args.out)!r}")
+    records_in(args)
     return left
+
+
+def records_in(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The cells that DIR has. Raises ConfigError naming a file that is none, or one of another load."""
+    found = []
+    for path in sorted((args.out / "cells").glob("*.json")):
+        record = load_one(path)
+        missing = [name for name in ("scenario", "contender", "verdicts", "machine_load_before") if name not in record]
+        if missing:
+            raise ConfigError(f"{path}: must be a cell's record; without the file the cell is run again, got no {missing[0]}")
+        if record.get("rate_rps", args.rate) != args.rate:
+            raise ConfigError(f"{path}: must be of --rate {args.rate:g}, got {record['rate_rps']:g}")
+        found.append(record)
+    return found
 
 
 def expected_minutes(cells: Sequence[Cell]) -> float:
@@ -88,7 +103,10 @@ async def run_all(bench: Bench, cells: Sequence[Cell]) -> None:
         for at, (repeat, scenario, contender) in enumerate(cells):
             load = os.getloadavg()[0]
             try:
-                record = await run_cell(bench, cluster, contender, scenario, repeat) | {"machine_load_before": load}
+                record = await run_cell(bench, cluster, contender, scenario, repeat) | {
+                    "machine_load_before": load,
+                    "rate_rps": bench.rate_rps,
+                }
             except ClusterError as error:
                 say(f"{scenario.name} {contender.name} r{repeat} is left out: {error}")
                 continue
@@ -138,9 +156,10 @@ def _main(args: argparse.Namespace) -> int:
     bench = Bench(spec=spec, programs=programs, model=Model(Path(find_model(spec.model))), rate_rps=args.rate, out=args.out)
     cells = list(order(args.repeats, [SCENARIOS[name] for name in args.scenarios], contenders))
     left, finished = left_to_run(args, cells), True
+    make_out_dir(args.write.parent if args.write else args.out)
     if left:
         finished = run_until_stopped(run_all(bench, left))
-    _write(args, load_all(args.out / "cells"))
+    _write(args, records_in(args))
     return 0 if finished else 130
 
 
@@ -149,9 +168,8 @@ def _write(args: argparse.Namespace, records: Sequence[dict[str, Any]]) -> None:
         return
     summary = document(records, args)
     target = args.write or args.out / "failures.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(to_json(summary), encoding="utf-8")
-    (args.out / "failures.md").write_text(as_markdown(summary["rows"]) + "\n", encoding="utf-8")
+    write_all(target.parent, {target.name: to_json(summary)})
+    write_all(args.out, {"failures.md": as_markdown(summary["rows"]) + "\n"})
     sys.stdout.write(as_text(summary["rows"]) + "\n")
 
 

@@ -39,12 +39,12 @@ def _row(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "repeats": len(cells),
         "requests": requests,
         **verdicts,
-        "failed_share": 1 - verdicts[Verdict.RIGHT] / requests,
+        "failed_share": 1 - verdicts[Verdict.RIGHT] / requests if requests else None,
         "under_way": sum(cell["under_way"] for cell in cells),
         "under_way_failed": sum(cell["under_way_failed"] for cell in cells),
         "failed_before": sum(cell["failed_before"] for cell in cells),
         "failed_after_return": _total(cell["failed_after_return"] for cell in cells),
-        "ttft_before_s": median(cell["recovery"]["ttft_before_s"] for cell in cells),
+        "ttft_before_s": _median(cell["recovery"]["ttft_before_s"] for cell in cells),
         "failing_s": _worst(cell["recovery"]["failing_s"] for cell in cells),
         "slow_s": _worst(cell["recovery"]["slow_s"] for cell in cells),
         "slow_requests": sum(cell["recovery"]["slow_requests"] for cell in cells),
@@ -74,6 +74,11 @@ def _worst(values: Iterable[float | None]) -> float | None:
     return None if any(value is None for value in known) else max(value for value in known if value is not None)
 
 
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
 def _total(values: Iterable[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
@@ -100,7 +105,7 @@ def _line(row: Mapping[str, Any], scenario: Scenario) -> tuple[str, ...]:
         row["contender"],
         str(row["requests"]),
         *verdicts,
-        f"{row['failed_share']:.1%}",
+        "-" if row["failed_share"] is None else f"{row['failed_share']:.1%}",
         _seconds(row["failing_s"], "to the end"),
         _seconds(row["slow_s"], "to the end"),
         used,

@@ -1,5 +1,6 @@
 """Cells become a row per scenario and router, and rows the same table everywhere."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,26 @@ def test_cells_that_are_there_are_not_run_again(tmp_path: Path) -> None:
     (tmp_path / "cells").mkdir()
     words = ["--out", str(tmp_path)]
     assert left_to_run(parse(words), cells) == cells
-    file_of(tmp_path, cells[1]).write_text("{}")
+    file_of(tmp_path, cells[1]).write_text(json.dumps(cell(0) | {"rate_rps": 3.0}))
     assert left_to_run(parse([*words, "--resume"]), cells) == [cells[0], *cells[2:]]
     with pytest.raises(ConfigError, match="--resume"):
         left_to_run(parse(words), cells)
+    with pytest.raises(ConfigError, match=r"must be of --rate 4, got 3"):
+        left_to_run(parse([*words, "--resume", "--rate", "4"]), cells)
+    for text in ("{}", "", '{"scenario": '):
+        file_of(tmp_path, cells[1]).write_text(text)
+        with pytest.raises(ConfigError, match=r"\.json: must be a cell's record"):
+            left_to_run(parse([*words, "--resume"]), cells)
+
+
+def test_a_cell_without_answers_has_a_row_too() -> None:
+    nobody = {verdict: 0 for verdict in cell(0)["verdicts"]}
+    empty = cell(0, requests=0, verdicts=nobody)
+    empty["recovery"] = empty["recovery"] | {"ttft_before_s": None}
+    (row,) = summed([empty])
+    assert (row["failed_share"], row["ttft_before_s"]) == (None, None)
+    assert as_text([row])
+    assert as_markdown([row])
 
 
 def test_scenarios_leave_time_before_and_after_the_failure() -> None:
