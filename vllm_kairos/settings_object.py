@@ -66,12 +66,14 @@ def choice(kind: type[_Choice]) -> Callable[[str, Any], _Choice]:
     return read
 
 
-def whole(least: int) -> Callable[[str, Any], int]:
-    """Make a reader of whole numbers."""
+def whole(least: int, most: int = 2**53) -> Callable[[str, Any], int]:
+    """Make a reader of whole numbers; larger ones than `most` are named as such."""
 
     def read(name: str, value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise refused(name, f"a whole number >= {least}", value)
+        if value > most:
+            raise refused(name, f"a whole number in {least}..{most}", value)
         return value
 
     return read

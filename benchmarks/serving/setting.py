@@ -215,12 +215,6 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _requests(name: str, value: Any) -> int:
-    if whole(1)(name, value) > _MOST_REQUESTS:
-        raise refused(name, f"a whole number <= {_MOST_REQUESTS}", value)
-    return int(value)
-
-
 _ABOVE_0 = number("a finite number > 0", lambda value: 0 < value < inf)
 _FROM_0 = number("a finite number >= 0", lambda value: 0 <= value < inf)
 _LOAD_READERS: Mapping[str, Reader] = {
@@ -240,7 +234,7 @@ _READERS: Mapping[str, Reader] = {
     "cluster": _mapping,
     "rates_rps": _list_of(_ABOVE_0, "numbers"),
     "duration_s": _ABOVE_0,
-    "requests": _requests,
+    "requests": whole(1, _MOST_REQUESTS),
     "ttft_slo_ms": _ABOVE_0,
     "tbt_slo_ms": _ABOVE_0,
     "contenders": _list_of(text, "names"),

@@ -45,6 +45,8 @@ def test_everything_given() -> None:
         ({"profile": "p", "realtime": 1}, "realtime"),
         ({"profile": "p", "bias": 10**400}, r"bias must be a finite number > 0 and <= 1000, got 1000"),
         ({"profile": "p", "latency_s": -(10**400)}, "latency_s"),
+        ({"profile": "p", "kv_capacity_tokens": 10**400}, r"kv_capacity_tokens must be a whole number in 1\.\."),
+        ({"profile": "p", "seed": 10**400}, r"seed must be a whole number in 0\.\."),
         ({"profile": "p", "record": "steps\0.jsonl"}, "record must be a non-empty string without NUL"),
         ({"profile": "p", "faults": {}}, "faults"),
         ({"profile": "p", "faults": [{"kind": "crash"}, {"kind": "?"}]}, r"faults\[1\]"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vllm_kairos.core.node import Role
-from vllm_kairos.engine.settings import check_profile, parse_settings, rank_endpoint
+from vllm_kairos.engine.settings import check_profile, foreign_profiles, parse_settings, rank_endpoint
 from vllm_kairos.errors import ConfigError, ProfileError
 
 
@@ -178,3 +178,13 @@ def test_leases_are_granted_over_times_whose_tokens_can_be_counted(name: str, va
     kairos = {"role": "decode", "state_endpoint": "ipc:///tmp/x", "leases": {"profile": "p", name: value}}
     with pytest.raises(ConfigError, match=rf"leases\.{name} must be a number > 0 and <= 3600, got "):
         parse_settings({"kairos": kairos})
+
+
+def test_a_profile_of_another_model_is_told_unless_its_tokens_are_as_large() -> None:
+    parts = {name: {"profile": "h100-llama3.1-8b"} for name in ("governor", "leases")}
+    record = {"step_record": {"profile": "cpu-smollm2-135m"}}
+    settings = parse_settings({"kairos": {"role": "decode", "state_endpoint": "ipc:///tmp/x", **parts, **record}})
+    told = foreign_profiles(settings, "meta-llama/Llama-3.1-8B-Instruct", None, 131_072)
+    assert list(told) == [("additional_config.kairos.step_record.profile", "cpu-smollm2-135m", "smollm2-135m-instruct")]
+    assert len(list(foreign_profiles(settings, "other", None, 7))) == 3
+    assert not list(foreign_profiles(parse_settings({"kairos": {}}), "other", None, 7))

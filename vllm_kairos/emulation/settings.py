@@ -66,7 +66,7 @@ def _faults(name: str, value: Any) -> tuple[Fault, ...]:
 
 _READERS: dict[str, Reader] = {
     "profile": text,
-    "kv_capacity_tokens": whole(1),
+    "kv_capacity_tokens": whole(1, 2**40),
     "bias": _number(0, 1000, above=True),
     "noise": _number(0, 2),
     "seed": whole(0),

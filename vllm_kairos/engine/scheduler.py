@@ -10,8 +10,10 @@ from vllm_kairos.engine.governor import StepGovernor
 from vllm_kairos.engine.lease_keeper import LeaseKeeper
 from vllm_kairos.engine.planner import StepPlanner
 from vllm_kairos.engine.reporter import StateReporter
-from vllm_kairos.engine.settings import check_profile, parse_settings
+from vllm_kairos.engine.settings import check_profile, foreign_profiles, parse_settings
 from vllm_kairos.engine.step_recorder import StepRecorder
+
+logger = compat.init_logger("vllm.kairos")
 
 _CACHED_TOKENS = ("num_new_local_computed_tokens", "num_external_computed_tokens")
 
@@ -34,6 +36,9 @@ class KairosScheduler(compat.SchedulerBase):
         settings = parse_settings(self.vllm_config.additional_config)
         model = self.vllm_config.model_config
         check_profile(settings, model.model, model.served_model_name)
+        kv_bytes = compat.kv_bytes_per_token(self)
+        for setting, profile, of in foreign_profiles(settings, model.model, model.served_model_name, kv_bytes):
+            logger.warning("%s %r is of model %r: steps of %r may take other times", setting, profile, of, model.model)
         self._kairos_active = settings.enabled
         self._kairos_governor = StepGovernor.create(self, settings)
         self._kairos_planner = StepPlanner(self, settings, self._kairos_governor)

@@ -1,7 +1,7 @@
 """Engine settings: the `kairos` object inside vLLM's `--additional-config`."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from vllm_kairos.engine.lease_settings import LEASES_KEY, EngineLeaseSettings, c
 from vllm_kairos.engine.step_settings import RECORD_KEY, StepRecordSettings, parse_step_record
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.fitting.artifact import load_profile
+from vllm_kairos.profiles import resolve_profile
 from vllm_kairos.settings_object import Reader, choice, number, read_object, refused, text, whole
 
 SETTINGS_KEY = "kairos"
@@ -88,8 +89,28 @@ def check_profile(settings: EngineSettings, model: str, served_name: str | None)
     if settings.profile is None:
         return
     found = load_profile(settings.profile).model
-    if found not in {model, served_name, Path(model).name}:
+    if found not in _names(model, served_name):
         raise ConfigError(f"{_PREFIX}.profile must be of model {served_name or model!r}, {settings.profile!r} is of {found!r}")
+
+
+def foreign_profiles(
+    settings: EngineSettings, model: str, served_name: str | None, kv_bytes_per_token: int
+) -> Iterator[tuple[str, str, str]]:
+    """Settings that predict steps by a profile of another model: the setting, the profile, its model.
+
+    Fine-tuned models have other names and the same times, so the size of a token's KV must differ too.
+    """
+    parts = {RECORD_KEY: settings.step_record, GOVERNOR_KEY: settings.governor, LEASES_KEY: settings.leases}
+    for name, part in parts.items():
+        if part is None or part.profile is None:
+            continue
+        found = load_profile(resolve_profile(part.profile))
+        if found.model not in _names(model, served_name) and found.kv_bytes_per_token != kv_bytes_per_token:
+            yield f"{_PREFIX}.{name}.profile", part.profile, found.model
+
+
+def _names(model: str, served_name: str | None) -> set[str | None]:
+    return {model, served_name, Path(model).name}
 
 
 def rank_endpoint(endpoint: str, dp_rank: int) -> str:

@@ -90,7 +90,7 @@ def test_a_trace_needs_its_folder():
         ({"rates_rps": [1e9]}, "rates_rps times duration_s must be <= 1000000, got 1e\\+09 for 5 s"),
         ({"rates_rps": None}, "rates_rps must be given"),
         ({"requests": -5}, "requests must be a whole number >= 1, got -5"),
-        ({"requests": 10**400}, "requests must be a whole number <= 1000000, got 1000"),
+        ({"requests": 10**400}, r"requests must be a whole number in 1\.\.1000000, got 1000"),
         ({"tbt_slo_ms": True}, "tbt_slo_ms must be a finite number > 0, got True"),
         ({"contenders": "kairos"}, "contenders must be a list of names, got 'kairos'"),
         ({"cluster": 5}, "cluster must be a mapping, got 5"),
