@@ -191,6 +191,15 @@ def smallest_chunk(scheduler: Any, request: Any, computed_tokens: int) -> int:
     return fewest
 
 
+def chunks_end_anywhere(scheduler: Any) -> bool:
+    """Whether nothing but a prompt's end says where its chunks end: `smallest_chunk` and `chunk_block_tokens` are 1 then.
+
+    Seams: those of these two.
+    """
+    aligned = scheduler.need_mamba_block_aligned_split or scheduler.num_prefill_lookahead
+    return not (aligned or scheduler.scheduler_config.disable_chunked_mm_input)
+
+
 def chunk_block_tokens(scheduler: Any) -> int:
     """Chunks within a prompt end at multiples of so many tokens. Seam: `need_mamba_block_aligned_split` (0.30-0.33)."""
     return int(scheduler.cache_config.block_size) if scheduler.need_mamba_block_aligned_split else 1

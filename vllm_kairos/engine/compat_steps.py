@@ -55,14 +55,13 @@ def read_load(scheduler: Any, output: Any, suspects: AbstractSet[str]) -> StepLo
     return _load(scheduler, scheduled, kv_tokens, scheduled)
 
 
-def read_same_load(output: Any, prefilling: Mapping[str, Any], kv_tokens: int) -> StepLoad | None:
-    """Read a step that serves whom the last one did, who hold `kv_tokens` before it, right after schedule().
+def read_same_chunks(output: Any, prefilling: Mapping[str, Any]) -> PrefillTotals | None:
+    """Read the prefill of a step that serves whom the last one did, right after schedule().
 
     None where that takes a look at who they are: one of the `prefilling` has come to its prompt's end, or another prefills.
-    What is deflected is not read.
     """
     scheduled = output.num_scheduled_tokens
-    decodes, tokens, done_tokens, work = len(scheduled) - len(prefilling), 0, 0, 0.0
+    tokens, done_tokens, work = 0, 0, 0.0
     for request_id, request in prefilling.items():
         chunk = scheduled[request_id]
         before = request.num_computed_tokens - chunk
@@ -71,10 +70,9 @@ def read_same_load(output: Any, prefilling: Mapping[str, Any], kv_tokens: int) -
         work += chunk * (before + chunk * 0.5)
         if not request.is_prefill_chunk:
             return None
-    if output.total_num_scheduled_tokens != decodes + tokens:
+    if output.total_num_scheduled_tokens != len(scheduled) - len(prefilling) + tokens:
         return None
-    chunks = PrefillTotals(1, tokens, done_tokens, work) if tokens else NO_CHUNKS
-    return StepLoad(decodes, kv_tokens, chunks, 0, frozenset(prefilling))
+    return PrefillTotals(1, tokens, done_tokens, work) if tokens else NO_CHUNKS
 
 
 def _load(scheduler: Any, scheduled: Mapping[str, int], kv_tokens: int, suspects: Iterable[str]) -> StepLoad:

@@ -232,7 +232,7 @@ class StepPlanner:
     def _in_time(self, step: StepPlan, state: ScheduleState | None, request: Any, computed: int, new: int) -> int:
         """Tokens of `new` with which the step ends by the running decodes' deadlines, where these bound `request`."""
         bounded = step.bounded
-        if bounded is None or new <= 0 or not self._is_in_time(state):
+        if bounded is None or new <= 0 or not (state is None or self._is_in_time(state)):
             return new
         if bounded.full:
             return 0
@@ -241,10 +241,13 @@ class StepPlanner:
     def _prompt(self, request: Any, computed: int, new: int) -> Prompt:
         """What is left of a prompt that is to get up to `new` tokens, and where its chunks may end."""
         left = request.num_tokens - computed
-        fewest = compat.smallest_chunk(self._scheduler, request, computed)
         if new > left or compat.must_run_whole(request):  # padded by drafts: all of them or none
-            left = fewest = max(left, new)
-        return Prompt(computed, left, fewest, compat.chunk_block_tokens(self._scheduler))
+            left = max(left, new)
+            return Prompt(computed, left, left)
+        scheduler = self._scheduler
+        if compat.chunks_end_anywhere(scheduler):
+            return Prompt(computed, left)
+        return Prompt(computed, left, compat.smallest_chunk(scheduler, request, computed), compat.chunk_block_tokens(scheduler))
 
     def _limit_unbounded(self, step: StepPlan, request: Any, computed: int, new: int) -> int:
         """A prefill without chi: running, it leaves the decodes behind it their tokens; waiting, it is vLLM's affair."""

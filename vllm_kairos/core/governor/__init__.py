@@ -4,7 +4,7 @@ from vllm_kairos.core.governor.bound import BoundedStep, StepBound
 from vllm_kairos.core.governor.chunk import NO_CHUNKS, Prompt, largest_chunk, with_chunk
 from vllm_kairos.core.governor.correction import Correction, MeasuredMargin
 from vllm_kairos.core.governor.counts import GovernorCounts
-from vllm_kairos.core.governor.deadlines import Deadlines, Due, Moment, Objective
+from vllm_kairos.core.governor.deadlines import Deadlines, Moment, Objective
 from vllm_kairos.core.governor.governor import Flight, Governor, Queue
 from vllm_kairos.core.governor.price import Price, StepPrice
 from vllm_kairos.core.governor.settings import MEASURED, GovernorMode, GovernorSettings
@@ -15,7 +15,6 @@ __all__ = [
     "BoundedStep",
     "Correction",
     "Deadlines",
-    "Due",
     "Flight",
     "Governor",
     "GovernorCounts",

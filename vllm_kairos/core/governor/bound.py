@@ -16,43 +16,33 @@ class StepBound:
     prompt needs, it gets nothing, or, `starving`, that chunk. `patient`: time that this step saves is left to the next.
     """
 
-    __slots__ = ("_price", "floor_tokens", "limit_s", "patient", "starving")
+    __slots__ = ("floor_tokens", "limit_s", "patient", "price", "starving")
 
     def __init__(
-        self, price: Price, limit_s: float, *, floor_tokens: int = 0, starving: bool = False, patient: bool = False
+        self, price: Price, limit_s: float, floor_tokens: int = 0, starving: bool = False, patient: bool = False
     ) -> None:
-        self._price, self.limit_s = price, limit_s
+        self.price, self.limit_s = price, limit_s
         self.floor_tokens, self.starving, self.patient = floor_tokens, starving, patient
 
-    def largest(self, carried: PrefillTotals, prompt: Prompt, most_tokens: int, *, first: bool) -> int:
-        """The most tokens of `prompt`, up to `most_tokens`, beside the chunks of `carried`.
-
-        `first`: none of these chunks is of a prompt under this bound.
-        """
-        tokens = largest_chunk(self._price, self.limit_s, carried, prompt, most_tokens)
-        if self.floor_tokens and first:
-            tokens = max(tokens, self._floor(prompt, most_tokens))
-        return tokens
-
-    def is_full(self, carried: PrefillTotals, *, first: bool) -> bool:
-        """Whether no chunk of any prompt fits beside those of `carried`."""
-        return not (self.floor_tokens and first) and self._price.step_s(with_chunk(carried, 0, 1)) > self.limit_s
+    def is_full(self, carried: PrefillTotals) -> bool:
+        """Whether no chunk of any prompt is in time beside those of `carried`."""
+        return self.price.step_s(with_chunk(carried, 0, 1)) > self.limit_s
 
     def waits(self, carried: PrefillTotals, prompt: Prompt, most_tokens: int, tokens: int) -> bool:
         """Whether the first prompt had better save the time of its `tokens` for a larger chunk in a later step.
 
         That is where time cuts the chunk short, and more than a fifth of what it adds to the step is the price of having
-        prefill in a step at all, which a chunk twice as large pays once, too.
+        prefill in a step at all, which a chunk twice as large pays once, too. To be asked of a `patient` bound.
         """
-        if not self.patient or self.floor_tokens or not 0 < tokens < prompt.allowed(most_tokens):
+        if not 0 < tokens < prompt.allowed(most_tokens):
             return False
-        none_s, once_s, twice_s = (
-            self._price.step_s(with_chunk(carried, prompt.done_tokens, size) if size else carried)
-            for size in (0, tokens, 2 * tokens)
-        )
-        return twice_s - once_s < _WORTH * (once_s - none_s)
+        step_s, done_tokens = self.price.step_s, prompt.done_tokens
+        once_s = step_s(with_chunk(carried, done_tokens, tokens))
+        twice_s = step_s(with_chunk(carried, done_tokens, 2 * tokens))
+        return twice_s - once_s < _WORTH * (once_s - step_s(carried))
 
-    def _floor(self, prompt: Prompt, most_tokens: int) -> int:
+    def floor(self, prompt: Prompt, most_tokens: int) -> int:
+        """What the first prompt gets of `most_tokens` whatever the limit."""
         floor_tokens = max(self.floor_tokens, prompt.fewest_tokens) if self.starving else self.floor_tokens
         return prompt.allowed(min(floor_tokens, most_tokens))
 
@@ -74,11 +64,16 @@ class BoundedStep:
         """The most tokens of one more prompt; `may_wait`: nothing else would cut a larger chunk short."""
         if self.full:
             return 0
-        tokens = self._bound.largest(self._carried, prompt, most_tokens, first=self._first)
-        if may_wait and self._first and self._bound.waits(self._carried, prompt, most_tokens, tokens):
-            self.full = True
-            return 0
-        self.full = not tokens and self._bound.is_full(self._carried, first=self._first)
+        bound, carried = self._bound, self._carried
+        tokens = largest_chunk(bound.price, bound.limit_s, carried, prompt, most_tokens)
+        if self._first:
+            if bound.floor_tokens:
+                return max(tokens, bound.floor(prompt, most_tokens))
+            if may_wait and bound.patient and bound.waits(carried, prompt, most_tokens, tokens):
+                self.full = True
+                return 0
+        if not tokens:
+            self.full = bound.is_full(carried)
         return tokens
 
     def grant(self, request: Any, done_tokens: int, tokens: int, *, under_bound: bool = True) -> None:

@@ -21,13 +21,6 @@ class Objective(NamedTuple):
     tpot_s: float | None = None
 
 
-class Due(NamedTuple):
-    """The earliest deadline, and the TPOT objective that sets it, which keeps time saved; 0: a TBT objective sets it."""
-
-    at_s: float
-    tpot_s: float = 0.0
-
-
 @dataclass(slots=True, eq=False)
 class Moment:
     """When a step's tokens come out: predicted while it is in flight, then measured."""
@@ -45,17 +38,14 @@ class _Tempo:
 
     def __init__(self, tpot_s: float) -> None:
         self._tpot_s = tpot_s
-        self._steps = 0
+        self.steps = 0
+        """In each of which everybody got a token."""
         self._keys: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []  # with entries of requests that have left or moved
 
-    def step(self, steps: int) -> None:
-        """Everybody gets a token in each of so many steps."""
-        self._steps += steps
-
     def start(self, request_id: str, first_s: float) -> None:
         """`request_id` gets its first token in the last step, at `first_s`."""
-        self._set(request_id, first_s - (self._steps - 1) * self._tpot_s)
+        self._set(request_id, first_s - (self.steps - 1) * self._tpot_s)
 
     def shift(self, request_id: str, by_s: float) -> None:
         """Move a deadline."""
@@ -69,7 +59,7 @@ class _Tempo:
 
     def earliest_s(self, begin_s: float) -> float:
         """The earliest deadline of a step that begins at `begin_s`; inf without requests."""
-        heap, keys, offset_s = self._heap, self._keys, self._steps * self._tpot_s
+        heap, keys, offset_s = self._heap, self._keys, self.steps * self._tpot_s
         while heap:
             key_s, request_id = heap[0]
             if keys.get(request_id) != key_s:
@@ -99,6 +89,7 @@ class Deadlines:
         self._moment = Moment(0.0)
         self._paused: dict[str, tuple[Moment, Objective]] = {}  # run, and got their last token earlier
         self._tbt: dict[float, int] = {}  # members by TBT objective
+        self._tightest_s = inf  # of these objectives
         self._tempos: dict[float, _Tempo] = {}
 
     def __len__(self) -> int:
@@ -111,9 +102,13 @@ class Deadlines:
         nothing done, when these are not as many as `served` or somebody is left who got none in the last step.
         """
         members = self._members
-        if self._paused or len(members) + len(joined) != served or (joined and not joined.keys().isdisjoint(members)):
+        if self._paused or len(members) + len(joined) != served:
             return False
-        self._step(moment, steps)
+        if joined and not joined.keys().isdisjoint(members.keys()):  # of two views, the shorter is gone through
+            return False
+        self._moment = moment
+        for tempo in self._tempos.values():
+            tempo.steps += steps
         for request_id, objective in joined.items():
             self._join(request_id, objective)
         return True
@@ -130,7 +125,9 @@ class Deadlines:
         left_out = [request_id for request_id in self._members if request_id not in served]
         for request_id in left_out:
             self._paused[request_id] = (self._moment, self._leave(request_id))
-        self._step(moment, 1)
+        self._moment = moment
+        for tempo in self._tempos.values():
+            tempo.steps += 1
         for request_id in served - self._members.keys():
             if (paused := self._paused.pop(request_id, None)) is not None:
                 self._count(request_id, paused[1])
@@ -153,31 +150,30 @@ class Deadlines:
     def settle(self, moment: Moment, at_s: float) -> None:
         """The tokens expected at `moment` came, or will come, at `at_s`."""
         late_s, moment.at_s = at_s - moment.at_s, at_s
-        for request_id in moment.first_of if late_s else ():
+        if not late_s:
+            return
+        for request_id in moment.first_of:
             if (objective := self._objective(request_id)) is not None and objective.tpot_s is not None:
                 self._tempos[objective.tpot_s].shift(request_id, late_s)
 
-    def earliest(self, begin_s: float) -> Due:
-        """The earliest deadline of a step that begins at `begin_s`, which serves them all; at inf without decodes."""
-        earliest_s = self._moment.at_s + min(self._tbt) if self._tbt else inf
+    def earliest(self, begin_s: float) -> tuple[float, float]:
+        """The earliest deadline of a step that begins at `begin_s`, which serves them all; inf without decodes.
+
+        And the TPOT objective that sets it, which keeps time saved; 0: a TBT objective sets it.
+        """
+        earliest_s, of_tpot_s = self._moment.at_s + self._tightest_s, 0.0
         for moment, objective in self._paused.values():
             if objective.tbt_s is not None:
                 earliest_s = min(earliest_s, moment.at_s + objective.tbt_s)
-        earliest = Due(earliest_s)
         for tpot_s, tempo in self._tempos.items():
             due_s = tempo.earliest_s(begin_s)
-            if due_s < earliest.at_s:
-                earliest = Due(due_s, tpot_s)
-        return earliest
+            if due_s < earliest_s:
+                earliest_s, of_tpot_s = due_s, tpot_s
+        return earliest_s, of_tpot_s
 
     def earliest_s(self, begin_s: float) -> float:
         """When that is."""
-        return self.earliest(begin_s).at_s
-
-    def _step(self, moment: Moment, steps: int) -> None:
-        self._moment = moment
-        for tempo in self._tempos.values():
-            tempo.step(steps)
+        return self.earliest(begin_s)[0]
 
     def _join(self, request_id: str, objective: Objective) -> None:
         """A first token, at the current moment."""
@@ -188,8 +184,11 @@ class Deadlines:
 
     def _count(self, request_id: str, objective: Objective) -> None:
         self._members[request_id] = objective
-        if objective.tbt_s is not None:
-            self._tbt[objective.tbt_s] = self._tbt.get(objective.tbt_s, 0) + 1
+        tbt_s = objective.tbt_s
+        if tbt_s is not None:
+            self._tbt[tbt_s] = self._tbt.get(tbt_s, 0) + 1
+            if tbt_s < self._tightest_s:
+                self._tightest_s = tbt_s
 
     def _leave(self, request_id: str) -> Objective:
         objective = self._members.pop(request_id)
@@ -197,6 +196,7 @@ class Deadlines:
             self._tbt[objective.tbt_s] -= 1
             if not self._tbt[objective.tbt_s]:
                 del self._tbt[objective.tbt_s]
+                self._tightest_s = min(self._tbt, default=inf)
         return objective
 
     def _objective(self, request_id: str) -> Objective | None:

@@ -53,7 +53,11 @@ class Governor:
         self.deadlines = Deadlines()
         self._correction = Correction()
         self._applied = self._correction if settings.correct else Correction()
-        self._share: float | MeasuredMargin = MeasuredMargin() if isinstance(settings.beta, str) else float(settings.beta)
+        self._margin = MeasuredMargin() if isinstance(settings.beta, str) else None
+        self.share = float(settings.beta) if self._margin is None else self._margin.share
+        """What share of the time to a deadline a step with prefill may take."""
+        self.serves_ttft = settings.ttft_slo_s is not None
+        """Whether a `queue` makes a difference."""
         self._flights: deque[Flight] = deque()
         self._head: str | None = None
         self._dry_since_s = 0.0
@@ -78,25 +82,20 @@ class Governor:
         left_s = due_s - begin_s
         if left_s == inf:
             return None
-        factors = self._applied.factors
-        decodes_s = factors[_DECODE] * self._model.packed_step_s(running_decodes, kv_tokens, NO_CHUNKS)
+        factors, model, settings = self._applied.factors, self._model, self._settings
+        decodes_s = factors[_DECODE] * model.packed_step_s(running_decodes, kv_tokens, NO_CHUNKS)
         factor = factors[_MIXED if running_decodes else _PREFILL]
-        price = StepPrice(self._model, running_decodes, kv_tokens, factor=factor, decodes_s=decodes_s)
+        price = StepPrice(model, running_decodes, kv_tokens, factor, decodes_s)
         if queue is not None and self._is_due(begin_s, price, running_decodes, queue):
             return None
         dry_s = now_s - self._dry_since_s
-        starving = dry_s >= self._settings.starvation_s
-        patient = dry_s < self._settings.patience_tokens * tpot_s
+        starving = dry_s >= settings.starvation_s
+        patient = dry_s < settings.patience_tokens * tpot_s
         lost = decodes_s > left_s
         self._asked = (due_s, lost, starving)
-        floor_tokens = self._settings.floor_tokens if starving or lost else 0
+        floor_tokens = settings.floor_tokens if starving or lost else 0
         limit_s = left_s * self.share
-        return StepBound(price, limit_s, floor_tokens=floor_tokens, starving=starving, patient=patient)
-
-    @property
-    def serves_ttft(self) -> bool:
-        """Whether a `queue` makes a difference."""
-        return self._settings.ttft_slo_s is not None
+        return StepBound(price, limit_s, floor_tokens, starving, patient)
 
     def _is_due(self, begin_s: float, price: StepPrice, running_decodes: int, queue: Queue) -> bool:
         """Whether the first prompt must run now to meet its TTFT objective, or is late, and no more decodes pay for it.
@@ -108,11 +107,6 @@ class Governor:
             return False
         return begin_s + price.step_s(queue.first) - queue.since_s >= self.share * ttft_slo_s
 
-    @property
-    def share(self) -> float:
-        """What share of the time to a deadline a step with prefill may take."""
-        return self._share if isinstance(self._share, float) else self._share.share
-
     def head_served(self, now_s: float) -> None:
         """The first prompt in the queue gets tokens in the step that is being scheduled."""
         self._dry_since_s = now_s
@@ -123,13 +117,17 @@ class Governor:
         Whoever gets a token of it is to be told to `deadlines`, with the flight as the moment.
         """
         begin_s = self._next_begin_s(now_s)
-        regime = Regime.of(running_decodes, chunks.tokens)
+        regime = (_MIXED if running_decodes else _PREFILL) if chunks.tokens else _DECODE
         model_s = self._model.packed_step_s(running_decodes, kv_tokens, chunks)
         predicted_s = self._applied.factors[regime] * model_s
         flight = Flight(begin_s + predicted_s, begin_s, regime, model_s, predicted_s)
-        if self._asked is not None:
-            self._note_bounded(flight, chunks, *self._asked)
-            self._asked = None
+        asked, self._asked = self._asked, None
+        if asked is not None and chunks.tokens:
+            flight.due_s, lost, starving = asked
+            flight.left_s = flight.due_s - begin_s
+            self.counts.bounded_steps += 1
+            self.counts.starved_steps += starving
+            self.counts.lost_steps += lost and not starving
         if len(self._flights) == _MOST_IN_FLIGHT:
             self._flights.popleft()  # its output never came
         self._flights.append(flight)
@@ -143,14 +141,15 @@ class Governor:
         if flights:
             flights[0].begin_s = now_s
         self.deadlines.settle(flight, now_s)
-        # One that only began late is not late: where the step before it took longer, TBT deadlines moved with its tokens.
-        self.counts.late_steps += min(now_s - flight.due_s, now_s - flight.begin_s - flight.left_s) > _ROUNDING_S
+        if flight.due_s < inf:
+            # One that only began late is not late: where the step before it took longer, TBT deadlines moved with its tokens.
+            self.counts.late_steps += min(now_s - flight.due_s, now_s - flight.begin_s - flight.left_s) > _ROUNDING_S
         if flight.model_s <= 0 or took_s <= 0:
             return
         self._correction.observe(flight.regime, took_s / flight.model_s)
-        if flight.regime is _MIXED and isinstance(self._share, MeasuredMargin):
-            self._share.observe(took_s / flight.predicted_s)
-            self.counts.share = self.share
+        if self._margin is not None and flight.regime is _MIXED:
+            self._margin.observe(took_s / flight.predicted_s)
+            self.share = self.counts.share = self._margin.share
 
     def ran(self, running_decodes: int, kv_tokens: int, took_s: float) -> None:
         """A step of decodes alone, of which nothing was told when it was scheduled, has taken `took_s`."""
@@ -166,22 +165,15 @@ class Governor:
         self._reported_drift = factor
         return factor
 
-    def _note_bounded(self, flight: Flight, chunks: PrefillTotals, due_s: float, lost: bool, starving: bool) -> None:
-        """Count a step for whose prefill a bound was asked, if it has any."""
-        if not chunks.tokens:
-            return
-        flight.due_s, flight.left_s = due_s, due_s - flight.begin_s
-        self.counts.bounded_steps += 1
-        self.counts.starved_steps += starving
-        self.counts.lost_steps += lost and not starving
-
     def _next_begin_s(self, now_s: float) -> float:
         """When a step scheduled now begins: after those in flight, whose ends move when they begin late or take too long."""
         begin_s, follows = now_s, False
         for flight in self._flights:
             if follows:
                 flight.begin_s = begin_s
-            begin_s, follows = max(now_s, flight.begin_s + flight.predicted_s), True
+            begin_s, follows = flight.begin_s + flight.predicted_s, True
+            if begin_s < now_s:
+                begin_s = now_s
             if begin_s != flight.at_s:
                 self.deadlines.settle(flight, begin_s)
         return begin_s

@@ -21,7 +21,7 @@ class StepPrice:
     __slots__ = ("_factor", "_kv_tokens", "_model", "_running_decodes", "decodes_s")
 
     def __init__(
-        self, model: StepLatencyModel, running_decodes: int, kv_tokens: int, *, factor: float = 1.0, decodes_s: float = 0.0
+        self, model: StepLatencyModel, running_decodes: int, kv_tokens: int, factor: float = 1.0, decodes_s: float = 0.0
     ) -> None:
         self._model, self._running_decodes, self._kv_tokens = model, running_decodes, kv_tokens
         self._factor, self.decodes_s = factor, decodes_s
