@@ -19,7 +19,7 @@ from benchmarks.environment import describe_machine
 from benchmarks.serving.contenders import of_name
 from benchmarks.serving.record import Row, check_load, flat, load_all
 from benchmarks.serving.setting import Setting
-from benchmarks.serving.simulated import simulate
+from benchmarks.serving.simulated import shown, simulate
 from vllm_kairos.errors import ConfigError, KairosError
 from vllm_kairos.results.json_text import to_json
 from vllm_kairos.simulate.figures import Figures
@@ -89,14 +89,7 @@ def pairs_of(
 
 def pair(row: Row, twin: Figures) -> dict[str, Any]:
     """One cell: measured and simulated figures, and the ratio of each."""
-    simulated = {
-        "ttft_p50_s": twin.ttft_s.p50,
-        "ttft_p95_s": twin.ttft_s.p95,
-        "tbt_p95_s": twin.tbt_s.p95,
-        "slo_attainment": twin.slo_attainment,
-        "output_tokens_per_s": twin.output_tokens_per_s,
-        "deflected_share": twin.deflected / twin.requests if twin.requests else 0.0,
-    }
+    simulated = shown(twin)
     measured = {name: row[name] for name in simulated}
     ratios = {name: measured[name] / value for name, value in simulated.items() if value and measured[name] is not None}
     place = {name: row[name] for name in ("contender", "rate_rps", "repeat", "busy_share")}

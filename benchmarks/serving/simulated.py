@@ -61,6 +61,18 @@ def simulate(setting: Setting, traces: Path | None, contender: Contender, rate_r
     return figures_of(simulation.run(), objectives)
 
 
+def shown(figures: Figures) -> dict[str, float | None]:
+    """What is compared with measured cells, under their names."""
+    return {
+        "ttft_p50_s": figures.ttft_s.p50,
+        "ttft_p95_s": figures.ttft_s.p95,
+        "tbt_p95_s": figures.tbt_s.p95,
+        "slo_attainment": figures.slo_attainment,
+        "output_tokens_per_s": figures.output_tokens_per_s,
+        "deflected_share": figures.deflected / figures.requests if figures.requests else 0.0,
+    }
+
+
 def _decision(words: Sequence[str]) -> dict[str, Any]:
     unknown = [word for word in words[::2] if word not in _DECISION_OPTIONS]
     if unknown:

@@ -33,10 +33,10 @@ def setting_changes(args: argparse.Namespace) -> dict[str, Any]:
     return changes | timed
 
 
-def shown_flags(args: argparse.Namespace, others: Sequence[str] = ()) -> list[str]:
+def shown_flags(args: argparse.Namespace, others: Sequence[str] = (), *, out: str = "DIR") -> list[str]:
     """The command's words with nothing of this machine's folders in them; `others` come before where results go."""
     words = ["--setting", Path(args.setting).name, "--repeats", str(args.repeats)]
     for flag, values in (("--contenders", args.contenders), ("--rates", args.rates)):
         words += [flag, *(f"{value:g}" if isinstance(value, float) else value for value in values)] if values else []
     words += ["--duration-s", f"{args.duration_s:g}"] if args.duration_s is not None else []
-    return [*words, *others, "--out", "DIR"]
+    return [*words, *others, "--out", out]
