@@ -98,6 +98,14 @@ def test_a_lag_of_many_tokens_is_forgiven() -> None:
     assert deadlines.earliest_s(1.02 + 1.01 * lag_s) == pytest.approx(1.02 + 1.01 * lag_s + 0.02)
 
 
+@pytest.mark.parametrize("tpot_s", [1e6, 1e15, 1e308, inf])
+def test_an_objective_beyond_all_time_is_none(tpot_s: float) -> None:
+    deadlines = served_once(Objective(tpot_s=tpot_s))
+    for step in range(5):
+        deadlines.go_on({f"q{step}": Objective(tpot_s=tpot_s)}, step + 2, Moment(2.0 + step))
+        assert deadlines.earliest_s(1e5 * step) > 9e5
+
+
 def test_who_no_longer_decodes_is_forgotten() -> None:
     deadlines = served_once(Objective(tbt_s=0.02))
     deadlines.serve({"b"}, Moment(1.5), lambda request_id: Objective(tbt_s=0.07), lambda request_id: False)

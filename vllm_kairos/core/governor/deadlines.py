@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 FORGIVEN_TOKENS = 8
 """A decode that lags more tokens than this behind its TPOT objective starts its count anew: prefill would wait too long."""
+_LONGEST_TPOT_S = 1e6
+"""A longer objective is this one: sums of more could not be told apart, and lags behind it never be made up."""
 
 
 class Objective(NamedTuple):
@@ -37,7 +39,7 @@ class _Tempo:
     """
 
     def __init__(self, tpot_s: float) -> None:
-        self._tpot_s = tpot_s
+        self._tpot_s = min(tpot_s, _LONGEST_TPOT_S)
         self.steps = 0
         """In each of which everybody got a token."""
         self._keys: dict[str, float] = {}
