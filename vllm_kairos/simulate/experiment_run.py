@@ -1,7 +1,7 @@
 """Run an experiment: all its sweeps in one go, a folder for each, and a page that compares."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from vllm_kairos.errors import ConfigError, KairosError
 from vllm_kairos.results.json_text import to_json
@@ -69,12 +69,12 @@ def experiment_files(
         "experiment": experiment.name,
         "command": command,
         "expected_from": experiment.expected_from,
-        "rows": [asdict(row) | {"difference": row.difference} for row in rows],
+        "rows": [row.as_json() for row in rows],
         "sweeps": {label: configs[label].as_json() for label in configs},
         "environments": environments,
         "figures": brief_figures(groups),
     }
-    plain = [(row.quantity, row.unit, row.expected, row.ours, row.difference, row.remark) for row in rows]
+    plain = [(row.quantity, row.unit, row.expected, row.ours, row.difference, row.full_remark) for row in rows]
     return {
         "experiment.json": to_json(document),
         "experiment.csv": rows_csv(("quantity", "unit", *HEADINGS[1:]), plain),
@@ -91,7 +91,7 @@ def texts(rows: Iterable[Row]) -> list[tuple[str, ...]]:
             _shown(row.expected),
             _shown(row.ours),
             "-" if row.difference is None else f"{row.difference:+.0%}",
-            row.remark,
+            row.full_remark,
         )
         for row in rows
     ]
