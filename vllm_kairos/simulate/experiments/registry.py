@@ -5,6 +5,7 @@ from vllm_kairos.simulate.experiments import (
     crossflow,
     crossflow_64,
     governor,
+    governor_patience,
     paper_fig4,
     paper_fig5,
     paper_fig6,
@@ -26,6 +27,7 @@ _MODULES = (
     crossflow,
     crossflow_64,
     governor,
+    governor_patience,
 )
 EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}
 
