@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -21,7 +22,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +87,12 @@ def _process(command: Sequence[str], cores: set[int], log: Path) -> Iterator[psu
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+
+
+def _check_free(port: int) -> None:
+    """Something else that answers on the port would be measured in the contender's place."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        raise SystemExit(f"port {port} must be free, but something listens there")
 
 
 def _wait_ready(port: int, timeout_s: float = 60) -> None:
@@ -227,6 +234,8 @@ def run(found: Sequence[Contender], repeats: int, requests: int, logs: Path) -> 
     """All contenders in turn, `repeats` times."""
     rows: dict[str, list[dict[str, float]]] = {contender.name: [] for contender in found}
     os.sched_setaffinity(0, LOAD_CORE)
+    for port in (PREFILL_PORT, DECODE_PORT, *(contender.port for contender in found)):
+        _check_free(port)
     with ExitStack() as stack:
         engines = [sys.executable, "-m", "benchmarks.serving.mock_engines"]
         stack.enter_context(_process(engines, LOAD_CORE, logs / "engines.log"))
@@ -283,6 +292,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that what was started is ended
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as logs:
         rows = run(contenders(args.peer), args.repeats, args.requests, Path(logs))
