@@ -147,7 +147,7 @@ class LocalCluster:
                         self._report(name, f"healthy after {time.monotonic() - started_s:.0f} s")
                 if waiting:
                     self._check_in_time(waiting[0], started_s)
-                await asyncio.sleep(POLL_S)
+                    await asyncio.sleep(POLL_S)
 
     def _check_alive(self) -> None:
         for name, child in self._children.items():
