@@ -8,7 +8,6 @@ repeat; the limits are those on the median ratio of P50 and P95 TTFT.
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from benchmarks.serving.contenders import of_name
 from benchmarks.serving.record import Row, check_load, flat, load_all
 from benchmarks.serving.setting import Setting
 from benchmarks.serving.simulated import shown, simulate
+from benchmarks.serving.sweep_flags import add_traces_flag
 from vllm_kairos.errors import ConfigError, KairosError
 from vllm_kairos.results.json_text import to_json
 from vllm_kairos.simulate.figures import Figures
@@ -32,10 +32,9 @@ _HEADINGS = ("policy", "req/s", "n", "P50 real", "sim", "ratio", "P95 real", "si
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a table and write JSON; status 1 when a median ratio is out of its limit, 2 for bad input."""
     args = parse(argv)
-    traces = args.traces or (Path(found) if (found := os.environ.get("KAIROS_TRACES")) else None)
     try:
         setting = setting_in(args.cells)
-        pairs = pairs_of(setting, traces, load_all(args.cells / "cells"), args.policies)
+        pairs = pairs_of(setting, args.traces, load_all(args.cells / "cells"), args.policies)
     except KairosError as error:
         sys.stderr.write(f"against_simulator: {error}\n")
         return 2
@@ -59,7 +58,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=Path, required=True, metavar="DIR", help="the comparison's --out")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), metavar="NAME", help="contenders to simulate")
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of public traces (KAIROS_TRACES)")
+    add_traces_flag(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the JSON goes")
     return parser.parse_args(argv)
 

@@ -8,7 +8,6 @@ that a sweep that was cut off goes on with --resume; and comparison.json, cells.
 """
 
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from benchmarks.serving.report import one_line, write_report
 from benchmarks.serving.running import exit_status, run_until_stopped, say
 from benchmarks.serving.setting import Setting, preset_names, workload_of
 from benchmarks.serving.sweep import CellKey, cells, expected_s
-from benchmarks.serving.sweep_flags import add_sweep_flags, setting_changes, shown_flags
+from benchmarks.serving.sweep_flags import add_sweep_flags, add_traces_flag, setting_changes, shown_flags
 from vllm_kairos.cluster.local import LocalCluster
 from vllm_kairos.errors import ClusterError, ConfigError
 from vllm_kairos.results.out_dir import make_out_dir
@@ -40,7 +39,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--contenders", nargs="+", metavar="NAME", help=f"of {known}, or kairos:SPEC (the setting's)")
     parser.add_argument("--vllm-router", type=Path, metavar="PATH", help="the program of vllm-router 0.1.17")
     parser.add_argument("--toy-proxy", type=Path, metavar="PATH", help="toy_proxy_server.py of vLLM's source distribution")
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of public traces (KAIROS_TRACES)")
+    add_traces_flag(parser)
     add_sweep_flags(parser, repeats=5)
     return parser.parse_args(argv)
 
@@ -122,7 +121,6 @@ def _keep(bench: Bench, record: dict[str, Any], left: list[CellKey]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is left and write the report; status 130 when stopped, 2 for bad input."""
     args = parse(argv)
-    args.traces = args.traces or (Path(found) if (found := os.environ.get("KAIROS_TRACES")) else None)
     command = shlex.join(["python", "-m", "benchmarks.serving.compare", *_shown(args)])
     return exit_status("compare", lambda: _main(args, command))
 

@@ -7,7 +7,6 @@ better by deflecting, so its figures say how much of a target is there to be had
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from benchmarks.serving.contenders import of_name
 from benchmarks.serving.record import Row
 from benchmarks.serving.setting import Setting
 from benchmarks.serving.simulated import shown, simulate
-from benchmarks.serving.sweep_flags import setting_changes, shown_flags
+from benchmarks.serving.sweep_flags import add_traces_flag, setting_changes, shown_flags
 from vllm_kairos.errors import KairosError
 from vllm_kairos.results.json_text import to_json
 
@@ -30,11 +29,10 @@ CONTENDERS = ("never", "kairos", "kairos-4-per-node", "kairos:oracle")
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a line per cell and write JSON; status 2 for bad input."""
     args = parse(argv)
-    traces = args.traces or (Path(found) if (found := os.environ.get("KAIROS_TRACES")) else None)
     try:
         setting = replace(Setting.read(args.setting), **setting_changes(args))
         rows = []
-        for row in rows_of(setting, traces, args.repeats):
+        for row in rows_of(setting, args.traces, args.repeats):
             sys.stdout.write(line(row) + "\n")
             sys.stdout.flush()
             rows.append(row)
@@ -55,7 +53,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rates", nargs="+", type=float, metavar="RPS", help="requests per second (the setting's)")
     parser.add_argument("--duration-s", type=float, metavar="S", help="a cell has rate x S requests (the setting's)")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="draws of the load, the comparison's (5)")
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of public traces (KAIROS_TRACES)")
+    add_traces_flag(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the JSON goes")
     return parser.parse_args(argv)
 

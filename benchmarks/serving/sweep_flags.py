@@ -1,6 +1,7 @@
 """The flags of every sweep over contenders, rates and repeats."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,17 @@ def add_sweep_flags(parser: argparse.ArgumentParser, *, repeats: int) -> None:
     parser.add_argument("--retry-failed", action="store_true", help="with --resume, run those again that failed")
     parser.add_argument("--plan-only", action="store_true", help="say how many cells there are and how long they take")
     parser.add_argument("--report-only", action="store_true", help="write the report of the cells that DIR has")
+
+
+def add_traces_flag(parser: argparse.ArgumentParser) -> None:
+    """Add `--traces`; the environment's folder is its default."""
+    parser.add_argument(
+        "--traces",
+        type=Path,
+        default=os.environ.get("KAIROS_TRACES") or None,
+        metavar="DIR",
+        help="folder of public traces (KAIROS_TRACES)",
+    )
 
 
 def setting_changes(args: argparse.Namespace) -> dict[str, Any]:
