@@ -86,6 +86,7 @@ ALLOWED = {
     },
     "vllm_kairos.cluster": {
         "vllm_kairos.cli.command",
+        "vllm_kairos.core.policies",
         "vllm_kairos.emulation.settings",
         "vllm_kairos.engine.settings",
         "vllm_kairos.fitting.artifact",

@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from vllm_kairos.core.policies.registry import POLICIES_NEEDING_TRUTH, POLICY_SPECS, check_spec
-from vllm_kairos.errors import ConfigError
-
 Parse = Callable[[str], Any]
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
@@ -163,20 +160,3 @@ def state_endpoint(raw: str) -> tuple[str, str]:
     if not node or not is_endpoint(address):
         raise ValueError("must be NODE=tcp://HOST:PORT or NODE=ipc://PATH")
     return worker_url(node) if "://" in node else node, address
-
-
-_POLICY_ALIASES = {"predictive": "kairos", "threshold": "static-length"}
-
-
-def policy_spec(raw: str) -> str:
-    """A deflection policy as `make_policy` takes it; `predictive` and `threshold:N` are other names for ours."""
-    name, colon, numbers = raw.partition(":")
-    spec = f"{_POLICY_ALIASES.get(name, name)}{colon}{numbers}"
-    if spec in POLICIES_NEEDING_TRUTH:
-        raise ValueError("must be a policy that works without the cluster's true state, which only the simulator has")
-    try:
-        check_spec(spec)
-    except ConfigError:
-        usable = [known for known in POLICY_SPECS if known not in POLICIES_NEEDING_TRUTH]
-        raise ValueError(f"must be one of {', '.join(usable)}") from None
-    return spec

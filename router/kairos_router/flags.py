@@ -6,6 +6,7 @@ from typing import Any
 
 from kairos_router import flag_values as values
 from kairos_router.flag_values import Parse
+from vllm_kairos.core.policies.registry import router_spec
 
 
 class Shape(StrEnum):
@@ -117,7 +118,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="--drain-timeout-secs", group="serving", parse=values.number(0), default=30.0, metavar="SECONDS",
          help="on SIGTERM, how long running requests may still take; then streams end with an error event, others with a 503"),
     # deflection
-    Flag(name="--deflect-policy", group="deflection", parse=values.policy_spec, metavar="POLICY",
+    Flag(name="--deflect-policy", group="deflection", parse=router_spec, metavar="POLICY",
          help="never, always, static-length:N (alias threshold:N), static-queue:N, dynamo-isl[:TOKENS[:RATIO]], "
               "dynamo-load[:FRACTION], llmd-noncached[:TOKENS], kairos (alias predictive) or crossflow (as kairos, "
               "but as much as the decode nodes' leases cover); "

@@ -39,6 +39,13 @@ def test_a_spec_names_what_is_wrong(fields: dict[str, object], message: str) -> 
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("policy", ["nope", "oracle", "static-queue:many", ""])
+def test_a_policy_is_one_that_a_router_can_run(policy: str) -> None:
+    with pytest.raises(ConfigError, match=f"^policy must be .*, got '{policy}'$"):
+        make_spec({"policy": policy})
+    assert make_spec({"policy": "threshold:512"}).policy == "threshold:512"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -6,11 +6,10 @@ from itertools import pairwise
 import pytest
 
 from kairos_router.config import TokenSettings
-from kairos_router.flag_values import policy_spec
 from kairos_router.tokens import TokenCounter
 from vllm_kairos.core.decision import Assign, Reason
 from vllm_kairos.core.node import NodeState, Role
-from vllm_kairos.core.policies.registry import make_policy
+from vllm_kairos.core.policies.registry import make_policy, router_spec
 from vllm_kairos.core.settings import DecisionSettings
 from vllm_kairos.core.shapes import RequestShape
 
@@ -26,7 +25,7 @@ RULES = ["static-length:{}", "dynamo-isl:{}:2", "llmd-noncached:{}"]  # one ineq
 def decide(rule: str, threshold: int, tokens: int) -> Assign:
     counted = asyncio.run(TokenCounter(TokenSettings()).count("/v1/completions", {"prompt": [7] * tokens}))
     policy = make_policy(
-        policy_spec(rule.format(threshold)), prefill_model=None, decode_model=None, settings=DecisionSettings()
+        router_spec(rule.format(threshold)), prefill_model=None, decode_model=None, settings=DecisionSettings()
     )
     decision = policy.decide(RequestShape(request_id="r", prompt_tokens=counted.prompt_tokens), NODES, 0.0)
     assert isinstance(decision, Assign)

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from vllm_kairos.core.policies.registry import router_spec
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.input_file import read_input
 
@@ -91,6 +92,11 @@ def _check_pairs(spec: ClusterSpec) -> None:
     """Settings that only make sense with another one."""
     if spec.policy is not None and not spec.router:
         raise ConfigError(f"policy needs the router, got policy {spec.policy!r} without a router")
+    if spec.policy is not None:
+        try:
+            router_spec(spec.policy)
+        except ValueError as error:
+            raise ConfigError(f"policy {error}, got {spec.policy!r}") from None
     if spec.aggregated and (spec.router or spec.prefill):
         got = "a router" if spec.router else f"{spec.prefill} prefill servers"
         raise ConfigError(f"aggregated needs prefill 0 and no router, got {got}")

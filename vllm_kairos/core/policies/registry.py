@@ -24,6 +24,7 @@ from vllm_kairos.errors import ConfigError
 POLICIES_NEEDING_TRUTH = frozenset({"oracle"})
 """Those that decide on the cluster's true state: a simulator has it, a router does not."""
 
+_ALIASES = {"predictive": "kairos", "threshold": "static-length"}
 _POLICIES_SPENDING_LEASES = frozenset({"crossflow"})
 
 _Number = Callable[[str, str], float]
@@ -70,6 +71,20 @@ def spends_leases(policy: Policy) -> bool:
 def check_spec(spec: str) -> None:
     """Raise the ConfigError that `make_policy` would raise for a spec that names no policy."""
     _parse(spec)
+
+
+def router_spec(raw: str) -> str:
+    """The spec of a policy for a router; `predictive` and `threshold:N` are other names for ours. ValueError with the rule."""
+    name, colon, numbers = raw.partition(":")
+    spec = f"{_ALIASES.get(name, name)}{colon}{numbers}"
+    if spec in POLICIES_NEEDING_TRUTH:
+        raise ValueError("must be a policy that works without the cluster's true state, which only the simulator has")
+    try:
+        check_spec(spec)
+    except ConfigError:
+        usable = [known for known in POLICY_SPECS if known not in POLICIES_NEEDING_TRUTH]
+        raise ValueError(f"must be one of {', '.join(usable)}") from None
+    return spec
 
 
 def _parse(spec: str) -> tuple[_Entry, list[float]]:
