@@ -13,8 +13,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.engine.builder import make_request, schedule_params, step
 from tests.engine.test_node_state import free_endpoint
 from vllm_kairos.core.lease import LeaseSettings
+from vllm_kairos.engine.counts_writer import CountsWriter
 from vllm_kairos.engine.endpoint import _metrics_answer
-from vllm_kairos.engine.lease_counts import CountsWriter, LeaseCounts, counts_path, read_counts
+from vllm_kairos.engine.lease_counts import LeaseCounts, counts_path, read_counts
 from vllm_kairos.engine.lease_metrics import LeaseCollector
 from vllm_kairos.engine.lease_settings import EngineLeaseSettings
 from vllm_kairos.engine.settings import parse_settings

@@ -1,10 +1,11 @@
 """Counts that engine cores write, as Prometheus metrics on the server's own /metrics."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 Counts = TypeVar("Counts")
@@ -15,6 +16,11 @@ class CountsCollector(Collector, Generic[Counts]):
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)
+
+    @classmethod
+    def of_ranks(cls, vllm_config: Any, path_of: Callable[[int], Path]) -> Self:
+        """The collector of this server's engine cores; `path_of` says where the counts of a data-parallel rank are."""
+        return cls([path_of(rank) for rank in range(vllm_config.parallel_config.data_parallel_size)])
 
     def describe(self) -> Iterable[Any]:
         """Nothing to check names against: there may be no counts yet."""
@@ -34,3 +40,12 @@ class CountsCollector(Collector, Generic[Counts]):
     @abstractmethod
     def metrics(self, engines: Sequence[tuple[str, Counts]]) -> Iterator[Any]:
         """The families of all ranks that have counts."""
+
+
+def plain_counters(named: Iterable[tuple[str, str, str]], engines: Sequence[tuple[str, Any]]) -> Iterator[CounterMetricFamily]:
+    """A counter for each name, help text and field of the counts."""
+    for name, text, field in named:
+        family = CounterMetricFamily(name, text, labels=["engine"])
+        for engine, counts in engines:
+            family.add_metric([engine], getattr(counts, field))
+        yield family

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 
 from vllm_kairos.core.governor import GovernorCounts
-from vllm_kairos.engine.counts_collector import CountsCollector
+from vllm_kairos.engine.counts_collector import CountsCollector, plain_counters
 from vllm_kairos.engine.governor_settings import EngineGovernorSettings
-from vllm_kairos.engine.shared_file import read_own, shared_path
+from vllm_kairos.engine.shared_file import read_json, shared_path
 
 _COUNTERS = (
     ("kairos_governor_bounded_steps", "Steps whose prefill was bounded by a deadline.", "bounded_steps"),
@@ -28,11 +28,7 @@ def governor_counts_path(vllm_config: Any, settings: EngineGovernorSettings, dp_
 
 def read_governor_counts(path: Path) -> GovernorCounts | None:
     """What the engine last wrote; None before it did, or where the file is not ours to trust."""
-    data = read_own(path)
-    try:
-        return None if data is None else _DECODER.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+    return read_json(path, _DECODER)
 
 
 class GovernorCollector(CountsCollector[GovernorCounts]):
@@ -49,16 +45,11 @@ class GovernorCollector(CountsCollector[GovernorCounts]):
 
 def governor_collector_for(vllm_config: Any, settings: EngineGovernorSettings) -> GovernorCollector:
     """The collector of this server's engine cores."""
-    ranks = range(vllm_config.parallel_config.data_parallel_size)
-    return GovernorCollector([governor_counts_path(vllm_config, settings, rank) for rank in ranks])
+    return GovernorCollector.of_ranks(vllm_config, lambda rank: governor_counts_path(vllm_config, settings, rank))
 
 
 def _metrics(engines: Sequence[tuple[str, GovernorCounts]]) -> Iterator[Any]:
-    for name, text, field in _COUNTERS:
-        family = CounterMetricFamily(name, text, labels=["engine"])
-        for engine, counts in engines:
-            family.add_metric([engine], getattr(counts, field))
-        yield family
+    yield from plain_counters(_COUNTERS, engines)
     share = GaugeMetricFamily(
         "kairos_governor_share", "Share of the time to a deadline that a step may take.", labels=["engine"]
     )

@@ -6,9 +6,8 @@ from typing import Any
 import msgspec
 
 from vllm_kairos.core.lease import LeaseGone, Turned
-from vllm_kairos.engine.counts_writer import CountsWriter as CountsWriter
 from vllm_kairos.engine.lease_settings import EngineLeaseSettings
-from vllm_kairos.engine.shared_file import read_own, shared_path
+from vllm_kairos.engine.shared_file import read_json, shared_path
 
 NO_CAPACITY = "no-capacity"
 """Why a lease is taken back where a fresh look at the node finds nothing to grant."""
@@ -34,8 +33,4 @@ def counts_path(vllm_config: Any, settings: EngineLeaseSettings, dp_rank: int) -
 
 def read_counts(path: Path) -> LeaseCounts | None:
     """What the engine last wrote; None before it did, or where the file is not ours to trust."""
-    data = read_own(path)
-    try:
-        return None if data is None else _DECODER.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+    return read_json(path, _DECODER)

@@ -6,7 +6,7 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily
 
-from vllm_kairos.engine.counts_collector import CountsCollector
+from vllm_kairos.engine.counts_collector import CountsCollector, plain_counters
 from vllm_kairos.engine.lease_counts import LeaseCounts, counts_path, read_counts
 from vllm_kairos.engine.lease_settings import EngineLeaseSettings
 
@@ -35,16 +35,11 @@ class LeaseCollector(CountsCollector[LeaseCounts]):
 
 def lease_collector_for(vllm_config: Any, leases: EngineLeaseSettings) -> LeaseCollector:
     """The collector of this server's engine cores."""
-    ranks = range(vllm_config.parallel_config.data_parallel_size)
-    return LeaseCollector([counts_path(vllm_config, leases, rank) for rank in ranks])
+    return LeaseCollector.of_ranks(vllm_config, lambda rank: counts_path(vllm_config, leases, rank))
 
 
 def _metrics(engines: Sequence[tuple[str, LeaseCounts]]) -> Iterator[Any]:
-    for name, text, field in _PLAIN:
-        family = CounterMetricFamily(name, text, labels=["engine"])
-        for engine, counts in engines:
-            family.add_metric([engine], getattr(counts, field))
-        yield family
+    yield from plain_counters(_PLAIN, engines)
     for name, text, field in _BY_REASON:
         family = CounterMetricFamily(name, text, labels=["engine", "reason"])
         for engine, counts in engines:

@@ -3,7 +3,11 @@
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
+
+_Content = TypeVar("_Content")
 
 
 def shared_path(vllm_config: Any, stem: str, given: str | None, dp_rank: int) -> Path:
@@ -31,4 +35,13 @@ def read_own(path: Path) -> bytes | None:
         with path.open("rb") as file:
             return file.read() if os.fstat(file.fileno()).st_uid == os.getuid() else None
     except OSError:
+        return None
+
+
+def read_json(path: Path, decoder: msgspec.json.Decoder[_Content]) -> _Content | None:
+    """What `replace_file` last put there; None where there is nothing, or nothing of ours to trust."""
+    data = read_own(path)
+    try:
+        return None if data is None else decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

@@ -30,8 +30,7 @@ class StepCollector(CountsCollector[StepTotals]):
 
 def collector_for(vllm_config: Any, record: StepRecordSettings) -> StepCollector:
     """The collector of this server's engine cores."""
-    ranks = range(vllm_config.parallel_config.data_parallel_size)
-    return StepCollector([totals_path(vllm_config, record, rank) for rank in ranks])
+    return StepCollector.of_ranks(vllm_config, lambda rank: totals_path(vllm_config, record, rank))
 
 
 def _gap_metrics(engines: _Engines) -> Iterator[Any]:
