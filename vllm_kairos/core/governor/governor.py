@@ -6,7 +6,7 @@ from math import inf
 from typing import NamedTuple
 
 from vllm_kairos.core.governor.bound import StepBound
-from vllm_kairos.core.governor.chunk import NO_CHUNKS
+from vllm_kairos.core.governor.chunk import NO_CHUNKS, Prompt, largest_chunk, with_chunk
 from vllm_kairos.core.governor.correction import Correction, MeasuredMargin
 from vllm_kairos.core.governor.counts import GovernorCounts
 from vllm_kairos.core.governor.deadlines import Deadlines, Moment
@@ -17,6 +17,7 @@ from vllm_kairos.core.regime import Regime
 
 _MOST_IN_FLIGHT = 64
 _ROUNDING_S = 1e-6  # ends and deadlines are sums
+_WORTH_DECODES = 3.0  # times the prefill per second: what makes up for decodes that lose their objective by it
 _PREFILL, _DECODE, _MIXED = Regime.PREFILL, Regime.DECODE, Regime.MIXED
 
 
@@ -86,7 +87,8 @@ class Governor:
         decodes_s = factors[_DECODE] * model.packed_step_s(running_decodes, kv_tokens, NO_CHUNKS)
         factor = factors[_MIXED if running_decodes else _PREFILL]
         price = StepPrice(model, running_decodes, kv_tokens, factor, decodes_s)
-        if queue is not None and self._is_due(begin_s, price, running_decodes, queue):
+        limit_s = left_s * self.share
+        if queue is not None and self._is_due(begin_s, limit_s, price, running_decodes, queue):
             return None
         dry_s = now_s - self._dry_since_s
         starving = dry_s >= settings.starvation_s
@@ -94,18 +96,25 @@ class Governor:
         lost = decodes_s > left_s
         self._asked = (due_s, lost, starving)
         floor_tokens = settings.floor_tokens if starving or lost else 0
-        limit_s = left_s * self.share
         return StepBound(price, limit_s, floor_tokens, starving, patient)
 
-    def _is_due(self, begin_s: float, price: StepPrice, running_decodes: int, queue: Queue) -> bool:
+    def _is_due(self, begin_s: float, limit_s: float, price: StepPrice, running_decodes: int, queue: Queue) -> bool:
         """Whether the first prompt must run now to meet its TTFT objective, or is late, and no more decodes pay for it.
 
-        A chunk that large may cost every decode its objective: all who wait are served sooner by it.
+        A chunk that large may cost every decode its objective. That is worth it where prompts are then served far sooner:
+        where steps have fixed costs that leave a chunk in time little room. Else prompts gain next to nothing.
         """
-        ttft_slo_s = self._settings.ttft_slo_s
+        ttft_slo_s, first = self._settings.ttft_slo_s, queue.first
         if ttft_slo_s is None or queue.prompts < running_decodes:
             return False
-        return begin_s + price.step_s(queue.first) - queue.since_s >= self.share * ttft_slo_s
+        whole_s = price.step_s(first)
+        if begin_s + whole_s - queue.since_s < self.share * ttft_slo_s:
+            return False
+        tokens = largest_chunk(price, limit_s, NO_CHUNKS, Prompt(first.done_tokens, first.tokens), first.tokens)
+        if not tokens:
+            return True
+        in_time_s = price.step_s(with_chunk(NO_CHUNKS, first.done_tokens, tokens))
+        return first.tokens * in_time_s >= _WORTH_DECODES * tokens * whole_s
 
     def head_served(self, now_s: float) -> None:
         """The first prompt in the queue gets tokens in the step that is being scheduled."""

@@ -5,7 +5,7 @@ from vllm_kairos.simulate.experiments import (
     crossflow,
     crossflow_64,
     governor,
-    governor_patience,
+    governor_parts,
     paper_fig4,
     paper_fig5,
     paper_fig6,
@@ -16,20 +16,21 @@ from vllm_kairos.simulate.experiments import (
 )
 from vllm_kairos.simulate.experiments.experiment import Experiment
 
-_MODULES = (
-    rising_load,
-    paper_table1,
-    paper_table3,
-    paper_table4,
-    paper_fig4,
-    paper_fig5,
-    paper_fig6,
-    crossflow,
-    crossflow_64,
-    governor,
-    governor_patience,
+_ALL = (
+    rising_load.EXPERIMENT,
+    paper_table1.EXPERIMENT,
+    paper_table3.EXPERIMENT,
+    paper_table4.EXPERIMENT,
+    paper_fig4.EXPERIMENT,
+    paper_fig5.EXPERIMENT,
+    paper_fig6.EXPERIMENT,
+    crossflow.EXPERIMENT,
+    crossflow_64.EXPERIMENT,
+    governor.EXPERIMENT,
+    governor_parts.PATIENCE,
+    governor_parts.TTFT,
 )
-EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in _MODULES}
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _ALL}
 
 
 def find_experiment(name: str) -> Experiment:
