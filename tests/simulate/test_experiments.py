@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulate.test_command import simulate
+from vllm_kairos.errors import ConfigError
 from vllm_kairos.sim.policies import build_policy
 from vllm_kairos.simulate.build import build_cluster
 from vllm_kairos.simulate.experiment_run import configs_of, experiment_rows, run_sweeps
@@ -59,6 +60,11 @@ def test_settings_given_take_the_place_of_its_own():
     configs = configs_of(EXPERIMENTS["rising-load"], {"sweep": {"seeds": (7,)}, "workload": {"requests": 5}})
     assert [(config.sweep.seeds, config.workload.requests) for config in configs.values()] == [((7,), 5)]
     assert configs["bursty"].workload.generate == "Bursty"
+
+
+def test_a_faulty_setting_is_named_with_its_section():
+    with pytest.raises(ConfigError, match=r"^governor: tbt_slo_ms must be in 0\.1\.\.3600000 ms, got 0\.05"):
+        configs_of(EXPERIMENTS["governor"], {"governor": {"tbt_slo_ms": 0.05}})
 
 
 def test_it_runs_and_compares(tmp_path, capsys):

@@ -15,7 +15,14 @@ from vllm_kairos.sim.engine_spec import EngineSpec
 from vllm_kairos.sim.network import TwoTierTopology
 from vllm_kairos.sim.record import Objectives
 from vllm_kairos.simulate.config import NodeCounts, SimulateConfig
-from vllm_kairos.simulate.sections import ClusterConfig, NetworkConfig, WorkloadConfig, require
+from vllm_kairos.simulate.sections import (
+    ClusterConfig,
+    NetworkConfig,
+    ObjectivesConfig,
+    WorkloadConfig,
+    require,
+    require_governable,
+)
 from vllm_kairos.workload import transforms
 from vllm_kairos.workload.generate import generate
 from vllm_kairos.workload.load import draws_arrivals, load_trace
@@ -133,12 +140,12 @@ def _default_chunk_tokens(config: SimulateConfig) -> int:
 
 
 def _governor(config: SimulateConfig) -> GovernorSettings | None:
-    given, objectives = config.governor, build_objectives(config)
+    given = config.governor
     if given.mode is None:
         return None
     objective = Objective(_seconds(given.tbt_slo_ms), _seconds(given.tpot_slo_ms))
     if objective == Objective():
-        objective = Objective(tpot_s=objectives.tpot_s) if objectives.tpot_s is not None else Objective(objectives.tbt_s)
+        objective = _load_objective(config.objectives)
     return GovernorSettings(
         mode=GovernorMode(given.mode),
         objective=objective,
@@ -147,6 +154,13 @@ def _governor(config: SimulateConfig) -> GovernorSettings | None:
         ttft_slo_s=_seconds(given.ttft_slo_ms),
         patience_tokens=given.patience_tokens,
     )
+
+
+def _load_objective(given: ObjectivesConfig) -> Objective:
+    """What a governor without an objective of its own goes by."""
+    name = "tbt_slo_ms" if given.tpot_slo_ms is None else "tpot_slo_ms"
+    require_governable(f"objectives: {name}", getattr(given, name), " where the governor goes by it")
+    return Objective(tbt_s=given.tbt_slo_ms / 1e3) if given.tpot_slo_ms is None else Objective(tpot_s=given.tpot_slo_ms / 1e3)
 
 
 def _leases(config: SimulateConfig) -> LeaseSettings:

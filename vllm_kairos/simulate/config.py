@@ -1,6 +1,7 @@
 """One frozen SimulateConfig from a YAML file and the flags that override it."""
 
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ class NodeCounts:
 
 def make_config(values: Values) -> SimulateConfig:
     """Build the configuration. Raises ConfigError naming the section, field, rule and value."""
-    built = {name: _section(name, kind, values.get(name, {})) for name, kind in SECTIONS.items()}
+    built = {name: build_section(name, kind, values.get(name, {})) for name, kind in SECTIONS.items()}
     config = SimulateConfig(**built)
     NodeCounts.parse(config.cluster.nodes)
     return config
@@ -125,9 +126,10 @@ def load_values(path: Path | None, flags: Values) -> Values:
     return merged(read_yaml(path, OPTIONS, others=_OTHERS) if path is not None else {}, flags)
 
 
-def _section(name: str, kind: type, values: dict[str, Any]) -> Any:
+def build_section(name: str, make: Callable[..., Any], values: dict[str, Any]) -> Any:
+    """What `make` builds of `values`. Raises ConfigError that begins with the section's name."""
     try:
-        return kind(**values)
+        return make(**values)
     except KairosError as error:
         text = str(error)
         raise ConfigError(text if text.startswith(f"{name}: ") else f"{name}: {text}") from error

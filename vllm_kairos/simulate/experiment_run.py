@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from vllm_kairos.errors import ConfigError, KairosError
 from vllm_kairos.results.json_text import to_json
-from vllm_kairos.simulate.config import SECTIONS, SimulateConfig
+from vllm_kairos.simulate.config import SECTIONS, SimulateConfig, build_section
 from vllm_kairos.simulate.document import environment
 from vllm_kairos.simulate.experiment_documents import brief_figures, rows_csv, rows_markdown
 from vllm_kairos.simulate.experiments.experiment import Experiment, Row
@@ -102,8 +103,7 @@ def _shown(value: float | None) -> str:
 
 
 def _overridden(config: SimulateConfig, overrides: Values) -> SimulateConfig:
-    try:
-        changed = {name: replace(getattr(config, name), **overrides[name]) for name in SECTIONS if name in overrides}
-    except KairosError as error:
-        raise ConfigError(str(error)) from error
-    return replace(config, **changed)
+    def changed(name: str) -> Any:
+        return build_section(name, partial(replace, getattr(config, name)), overrides[name])
+
+    return replace(config, **{name: changed(name) for name in SECTIONS if name in overrides})

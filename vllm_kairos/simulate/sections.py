@@ -6,10 +6,15 @@ from math import inf, isfinite
 from typing import Any, Literal
 
 from vllm_kairos.core.governor import MEASURED, GovernorMode
+from vllm_kairos.core.lease import LONGEST_S
 from vllm_kairos.errors import ConfigError
 
 MOST_ROUTERS = 64
 """As many as a node knows."""
+TIGHTEST_SLO_MS = 0.1
+"""Of the objectives of tokens that a governor goes by, as in the engine plugin."""
+LOOSEST_SLO_MS = 3_600_000.0
+"""Of all objectives of tokens."""
 
 
 def option(default: Any, about: str) -> Any:
@@ -86,7 +91,9 @@ class GovernorConfig:
     def __post_init__(self) -> None:
         modes = [str(mode) for mode in GovernorMode]
         require("mode", repr(self.mode), self.mode is None or self.mode in modes, f"one of {', '.join(modes)}")
-        for name in ("tpot_slo_ms", "tbt_slo_ms", "ttft_slo_ms", "starvation_s"):
+        for name in ("tpot_slo_ms", "tbt_slo_ms"):
+            require_governable(name, getattr(self, name))
+        for name in ("ttft_slo_ms", "starvation_s"):
             value = getattr(self, name)
             require(name, value, value is None or 0 < value < inf, "a finite number > 0")
         require("patience_tokens", self.patience_tokens, 0 <= self.patience_tokens < inf, "a finite number >= 0")
@@ -104,9 +111,10 @@ class LeasesConfig:
     beta: float | None = option(None, "share of that wait that a step may take (the decisions' own)")
 
     def __post_init__(self) -> None:
-        for name in ("ttl_s", "horizon_s", "tbt_slo_ms"):
+        for name in ("ttl_s", "horizon_s"):
             value = getattr(self, name)
-            require(name, value, value is None or 0 < value < inf, "a finite number > 0")
+            require(name, value, 0 < value <= LONGEST_S, f"> 0 and <= {LONGEST_S:.0f} s")
+        _require_objective("tbt_slo_ms", self.tbt_slo_ms)
         require("beta", self.beta, self.beta is None or 0 < self.beta <= 1, "> 0 and <= 1")
 
 
@@ -119,9 +127,9 @@ class ObjectivesConfig:
     tpot_slo_ms: float | None = option(None, "TPOT objective, of a request's mean gap (the TBT objective)")
 
     def __post_init__(self) -> None:
-        for name in ("ttft_slo_ms", "tbt_slo_ms", "tpot_slo_ms"):
-            value = getattr(self, name)
-            require(name, value, value is None or 0 < value < inf, "a finite number > 0")
+        require("ttft_slo_ms", self.ttft_slo_ms, 0 < self.ttft_slo_ms < inf, "a finite number > 0")
+        for name in ("tbt_slo_ms", "tpot_slo_ms"):
+            _require_objective(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,3 +200,13 @@ def require(name: str, value: Any, holds: bool, rule: str) -> None:
     """Raise ConfigError unless `holds`."""
     if not holds:
         raise ConfigError(f"{name} must be {rule}, got {value}")
+
+
+def require_governable(name: str, value_ms: float | None, where: str = "") -> None:
+    """Raise ConfigError unless a governor can go by this objective of tokens, if there is one."""
+    holds = value_ms is None or TIGHTEST_SLO_MS <= value_ms <= LOOSEST_SLO_MS
+    require(name, value_ms, holds, f"in {TIGHTEST_SLO_MS:g}..{LOOSEST_SLO_MS:.0f} ms{where}")
+
+
+def _require_objective(name: str, value_ms: float | None) -> None:
+    require(name, value_ms, value_ms is None or 0 < value_ms <= LOOSEST_SLO_MS, f"> 0 and <= {LOOSEST_SLO_MS:.0f} ms")

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from vllm_kairos.errors import ConfigError
 
-_LONGEST_S = 3600.0  # what is granted is counted in tokens of that time
+LONGEST_S = 3600.0
+"""Of all times: what is granted is counted in tokens of that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class LeaseSettings:
     def __post_init__(self) -> None:
         for name in ("ttl_s", "horizon_s", "tbt_slo_s"):
             value = getattr(self, name)
-            if not 0 < value <= _LONGEST_S:
-                raise ConfigError(f"leases: {name} must be a number > 0 and <= {_LONGEST_S:g}, got {value}")
+            if not 0 < value <= LONGEST_S:
+                raise ConfigError(f"leases: {name} must be a number > 0 and <= {LONGEST_S:g}, got {value}")
         if not 0 < self.beta <= 1:
             raise ConfigError(f"leases: beta must be in (0, 1], got {self.beta}")
