@@ -298,6 +298,13 @@ def test_a_policy_that_cannot_run_here_is_refused(flags, message):
         ("--trace {trace} --drop-longer", "max_prompt_tokens must be given where longer prompts are dropped, got nothing"),
         ("--trace {trace} --speed 2 --rates 4", "speed must be left out where rates are given, got 2"),
         ("--workload LPLD --format azure", "format must be left out when a workload is generated, got azure"),
+        ("--governor-tpot-slo-ms 20", "governor: tpot_slo_ms must be left out where no mode turns the governor on, got 20.0"),
+        ("--governor-beta measured", "governor: beta must be left out where no mode turns the governor on, got measured"),
+        (
+            "--leases-ttl-s 1 --policy never --policy kairos",
+            "leases: ttl_s must be left out where no policy spends leases, as crossflow does, got 1.0",
+        ),
+        ("--leases-beta 0.9", "leases: beta must be left out where no policy spends leases, as crossflow does, got 0.9"),
         ("--workload LPLD --slice-start-s -1", "start_s must be a finite number >= 0, got -1.0"),
         ("--workload LPLD --gap-cap-s -1", "most_s must be a finite number >= 0, got -1.0"),
     ],
@@ -306,6 +313,18 @@ def test_a_setting_that_would_have_no_effect_is_refused(flags, message, tmp_path
     trace = written(tmp_path, "arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,10\n1,10,10\n")
     with pytest.raises(KairosError, match=re.escape(message)):
         check(config_of(*flags.format(trace=trace).split()))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--leases-ttl-s 1 --policy never --policy crossflow",
+        "--governor-mode strict --governor-tpot-slo-ms 20",
+        "--governor-beta 0.9 --leases-ttl-s 0.5",
+    ],
+)
+def test_a_setting_that_one_policy_reads_or_that_is_at_its_default_is_taken(flags):
+    check(config_of("--workload", "LPLD", "--requests", "2", *flags.split()))
 
 
 def test_a_drawn_workload_is_shaped_as_a_trace_is():

@@ -12,6 +12,7 @@ from vllm_kairos.simulate.build import build_cluster
 from vllm_kairos.simulate.experiment_run import configs_of, experiment_rows, run_sweeps
 from vllm_kairos.simulate.experiments.experiment import Row
 from vllm_kairos.simulate.experiments.registry import EXPERIMENTS
+from vllm_kairos.simulate.sweep import check
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -60,6 +61,21 @@ def test_settings_given_take_the_place_of_its_own():
     configs = configs_of(EXPERIMENTS["rising-load"], {"sweep": {"seeds": (7,)}, "workload": {"requests": 5}})
     assert [(config.sweep.seeds, config.workload.requests) for config in configs.values()] == [((7,), 5)]
     assert configs["bursty"].workload.generate == "Bursty"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [("governor", {"governor": {"beta": 0.8}}), ("crossflow", {"leases": {"horizon_s": 2.0}, "sweep": {"rates": (1.0,)}})],
+)
+def test_an_experiment_that_sets_the_mode_or_the_policy_takes_settings_of_that(name, overrides, tmp_path):
+    workload = {"workload": _few_requests(EXPERIMENTS[name], tmp_path)}
+    assert all(check(config).requests for config in configs_of(EXPERIMENTS[name], overrides | workload).values())
+
+
+@pytest.mark.parametrize("flags", ["--governor-beta 0.8", "--leases-horizon-s 2"])
+def test_an_experiment_without_them_refuses_such_settings(flags, tmp_path):
+    with pytest.raises(ConfigError, match="must be left out where no"):
+        simulate(tmp_path, "--experiment", "rising-load", "--no-plots", *flags.split())
 
 
 def test_a_faulty_setting_is_named_with_its_section():

@@ -110,6 +110,8 @@ FAULTS = {
     "--search random": "search must be one of bisect, grid, got 'random'",
     "--rates 1,2": "rates must be at most one for a plan, got [1.0, 2.0]",
     "--rack p0=a": "racks must be left out of a plan",
+    "--governor-tpot-slo-ms 20": "governor: tpot_slo_ms must be left out where no mode turns the governor on, got 20.0",
+    "--leases-ttl-s 1": "leases: ttl_s must be left out where no policy spends leases",
     "--cluster 1P1D": "--cluster: no such flag",
     "--workers 0": "--workers must be >= 1, got 0",
 }

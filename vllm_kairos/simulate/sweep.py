@@ -1,9 +1,10 @@
 """Every policy at every rate with every seed, one simulation each."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from vllm_kairos.core.policies.registry import POLICIES_SPENDING_LEASES
 from vllm_kairos.errors import ConfigError
 from vllm_kairos.sim.aggregated import budget_of, is_aggregated
 from vllm_kairos.sim.policies import BuiltPolicy, build_policy
@@ -12,7 +13,7 @@ from vllm_kairos.simulate.build import build_cluster, build_objectives, build_wo
 from vllm_kairos.simulate.config import SimulateConfig
 from vllm_kairos.simulate.figures import Figures, figures_of
 from vllm_kairos.simulate.request_rows import request_rows
-from vllm_kairos.simulate.sections import GovernorConfig
+from vllm_kairos.simulate.sections import GovernorConfig, LeasesConfig, require
 from vllm_kairos.simulate.workers import Progress, worker_pool
 from vllm_kairos.workload.request import Workload
 
@@ -59,8 +60,14 @@ def grid(config: SimulateConfig, *, with_requests: bool = False) -> tuple[Cell, 
 def check(config: SimulateConfig) -> Workload:
     """Find every fault of the input before anything long starts; return the first cell's load."""
     cluster = build_cluster(config)
-    for policy in config.sweep.policies:
-        _check_routers(config.cluster.routers, policy, build_policy(policy, cluster))
+    policies = {spec: build_policy(spec, cluster) for spec in config.sweep.policies}
+    for spec, built in policies.items():
+        _check_routers(config.cluster.routers, spec, built)
+    if config.governor.mode is None:
+        _refuse_settings("governor", config.governor, "left out where no mode turns the governor on")
+    if all(built.leases is None for built in policies.values()):
+        spenders = ", ".join(sorted(POLICIES_SPENDING_LEASES))
+        _refuse_settings("leases", config.leases, f"left out where no policy spends leases, as {spenders} does")
     first_rate = next(iter(config.sweep.rates), None)
     return build_workload(config.workload, first_rate, config.sweep.seeds[0])
 
@@ -68,6 +75,13 @@ def check(config: SimulateConfig) -> Workload:
 def _check_routers(routers: int, policy: str, built: BuiltPolicy) -> None:
     if routers > 1 and built.mover is not None:
         raise ConfigError(f"cluster: routers must be 1 under {policy!r}, which moves decodes, got {routers}")
+
+
+def _refuse_settings(name: str, section: GovernorConfig | LeasesConfig, rule: str) -> None:
+    """A section that would have no effect holds nothing but defaults."""
+    for item in fields(section):
+        value = getattr(section, item.name)
+        require(f"{name}: {item.name}", value, value == item.default, rule)
 
 
 def cell_workload(cell: Cell) -> Workload:

@@ -24,8 +24,10 @@ from vllm_kairos.errors import ConfigError
 POLICIES_NEEDING_TRUTH = frozenset({"oracle"})
 """Those that decide on the cluster's true state: a simulator has it, a router does not."""
 
+POLICIES_SPENDING_LEASES = frozenset({"crossflow"})
+"""Those that deflect under leases of decode nodes."""
+
 _ALIASES = {"predictive": "kairos", "threshold": "static-length"}
-_POLICIES_SPENDING_LEASES = frozenset({"crossflow"})
 
 _Number = Callable[[str, str], float]
 
@@ -65,7 +67,7 @@ def make_policy(
 
 def spends_leases(policy: Policy) -> bool:
     """Whether decode nodes are to know a router with `policy`, and set a share of their leases aside for it."""
-    return policy.name in _POLICIES_SPENDING_LEASES
+    return policy.name in POLICIES_SPENDING_LEASES
 
 
 def check_spec(spec: str) -> None:
