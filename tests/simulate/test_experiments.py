@@ -1,12 +1,13 @@
 """Experiments: every one listed can be set up, and one runs end to end."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
 from tests.simulate.test_command import simulate
-from vllm_kairos.errors import ConfigError
+from vllm_kairos.errors import ConfigError, WorkloadError
 from vllm_kairos.sim.policies import build_policy
 from vllm_kairos.simulate.build import build_cluster
 from vllm_kairos.simulate.experiment_run import configs_of, experiment_rows, run_sweeps
@@ -76,6 +77,25 @@ def test_an_experiment_that_sets_the_mode_or_the_policy_takes_settings_of_that(n
 def test_an_experiment_without_them_refuses_such_settings(flags, tmp_path):
     with pytest.raises(ConfigError, match="must be left out where no"):
         simulate(tmp_path, "--experiment", "rising-load", "--no-plots", *flags.split())
+
+
+@pytest.mark.parametrize("name", ["crossflow", "crossflow-64"])
+@pytest.mark.parametrize(("folder", "got"), [(None, "nothing"), ("", "nothing"), ("elsewhere", "'elsewhere'")])
+def test_an_experiment_without_its_traces_says_how_to_name_their_folder(name, folder, got, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if folder is None:
+        monkeypatch.delenv("KAIROS_TRACES", raising=False)
+    else:
+        monkeypatch.setenv("KAIROS_TRACES", folder)
+    path = f"{folder or 'traces'}/azure_2023/AzureLLMInferenceTrace_conv.csv"
+    said = f"KAIROS_TRACES must name the folder of public traces that {name!r} reads, got {got}: there is no {path}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        simulate(tmp_path, "--experiment", name, "--no-plots")
+
+
+def test_a_trace_given_in_place_of_its_own_needs_no_folder(tmp_path):
+    with pytest.raises(WorkloadError, match=r"^none\.csv: cannot be read"):
+        simulate(tmp_path, "--experiment", "crossflow", "--no-plots", "--trace", "none.csv")
 
 
 def test_a_faulty_setting_is_named_with_its_section():

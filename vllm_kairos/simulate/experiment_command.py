@@ -15,6 +15,7 @@ from vllm_kairos.simulate.experiment_run import (
     run_sweeps,
     texts,
 )
+from vllm_kairos.simulate.experiments.public_traces import need_traces
 from vllm_kairos.simulate.experiments.registry import find_experiment
 from vllm_kairos.simulate.options import Values
 from vllm_kairos.simulate.progress import request_bar
@@ -27,6 +28,8 @@ def run_experiment(arguments: argparse.Namespace, overrides: Values, command: st
     """Run it and write its files; return the lines to print."""
     experiment = find_experiment(arguments.experiment)
     configs = configs_of(experiment, overrides)
+    if "trace" not in overrides.get("workload", {}):
+        need_traces(experiment.name, configs.values())
     loads = {label: check(config) for label, config in configs.items()}
     out, started_s = make_out_dir(arguments.out), time.monotonic()
     counts = {label: len(grid(config)) for label, config in configs.items()}

@@ -3,14 +3,13 @@
 Set KAIROS_TRACES to the folder that holds Azure's 2023 traces and Mooncake's.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import exp, log
-from pathlib import Path
 from typing import NamedTuple
 
 from vllm_kairos.simulate.config import SimulateConfig
 from vllm_kairos.simulate.experiments.experiment import Experiment, Groups, Row, group_at, rates_of
+from vllm_kairos.simulate.experiments.public_traces import public_trace
 from vllm_kairos.simulate.figures import Figures
 from vllm_kairos.simulate.sections import ClusterConfig, SweepConfig, WorkloadConfig
 from vllm_kairos.simulate.table import Group
@@ -46,10 +45,9 @@ def sweeps_of(sizes: Mapping[int, Sequence[int]]) -> Mapping[str, SimulateConfig
 
 
 def _config(trace: _Trace, pairs: int, rates: Sequence[int]) -> SimulateConfig:
-    folder = Path(os.environ.get("KAIROS_TRACES", "traces"))
     return SimulateConfig(
         cluster=ClusterConfig(nodes=f"{pairs}P{pairs}D", profile="a100-llama3-8b"),
-        workload=WorkloadConfig(trace=str(folder / trace.file), limit=trace.requests * min(pairs, _MOST_PAIRS)),
+        workload=WorkloadConfig(trace=public_trace(trace.file), limit=trace.requests * min(pairs, _MOST_PAIRS)),
         sweep=SweepConfig(policies=(_STATIC, _ONE, _OURS), rates=tuple(pairs * trace.rates_rps[at] for at in rates)),
     )
 
