@@ -87,6 +87,11 @@ def test_a_run_is_refused_before_the_engine_starts(model: Path, tmp_path: Path) 
         (["--model", "org/model", "--like", "x"], "--like does nothing without --from-log"),
         (["--from-log", "x", "--quick"], "--quick does nothing with --from-log"),
         (["--from-log", "x", "--dtype", "bfloat16"], "--dtype does nothing with --from-log"),
+        (
+            ["--from-log", "x", "--chunk-candidates", "64", "128"],
+            "--chunk-candidates must be numbers with commas between, as in 64,128, got '64 128'",
+        ),
+        (["--model", "org/model", "--chunk-candidates", "64,128", "256"], "as in 64,128, got '64,128 256'"),
         (["--from-log", "x", "--", "--enforce-eager"], "-- VLLM_ARGS does nothing with --from-log"),
     ],
 )

@@ -54,6 +54,7 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Measure or read, fit, write; raises KairosError with one line when any of these cannot be done."""
     check_output(arguments.out)
+    _refuse_spaced_candidates(arguments)
     _refuse_what_does_nothing(arguments)
     return _measure(arguments) if arguments.from_log is None else _fit_log(arguments)
 
@@ -94,6 +95,14 @@ def measuring_options(arguments: argparse.Namespace) -> ProfileOptions:
         raise ConfigError("--model is required unless --from-log is given")
     values = {name: value for name, value in vars(arguments).items() if name not in _LOG_ONLY | {"out"} and value is not None}
     return ProfileOptions(**values | {"engine_args": tuple(arguments.engine_args)})
+
+
+def _refuse_spaced_candidates(arguments: argparse.Namespace) -> None:
+    """What follows a space would be a flag of vLLM's; none is a number."""
+    given, rest = arguments.chunk_candidates, arguments.engine_args
+    if given is not None and rest and rest[0].rstrip(",").isdecimal():
+        written = f"{','.join(map(str, given))} {rest[0]}"
+        raise ConfigError(f"--chunk-candidates must be numbers with commas between, as in 64,128, got {written!r}")
 
 
 def _refuse_what_does_nothing(arguments: argparse.Namespace) -> None:
