@@ -9,7 +9,7 @@ import zmq
 
 from tests.engine.test_node_state import free_endpoint
 from vllm_kairos.engine.publisher import StatePublisher
-from vllm_kairos.engine.subscribers import MAX_ROUTERS, Subscribers
+from vllm_kairos.engine.subscribers import MAX_CONNECTED, MAX_ROUTERS, Subscribers
 from vllm_kairos.wire.codec import STATE_TOPIC, StateDecoder
 from vllm_kairos.wire.messages import Lease, NodeStateMessage
 from vllm_kairos.wire.routers import MAX_ID_CHARS, router_of, router_topic
@@ -146,6 +146,27 @@ def test_no_more_routers_than_there_is_room_for() -> None:
         known.heard(b"\x01" + router_topic(f"r{number}"))
     assert len(known.routers) == MAX_ROUTERS
     for number in range(10 * MAX_ROUTERS):
+        known.heard(b"\x00" + router_topic(f"r{number}"))
+    assert not known.routers
+
+
+def test_a_router_that_found_no_room_is_taken_in_when_one_leaves() -> None:
+    known = Subscribers()
+    for number in range(MAX_ROUTERS + 3):
+        known.heard(b"\x01" + router_topic(f"r{number}"))
+    known.heard(b"\x00" + router_topic(f"r{MAX_ROUTERS}"))  # of those who wait
+    known.heard(b"\x00" + router_topic("r5"))
+    assert known.routers == {f"r{number}" for number in (*range(5), *range(6, MAX_ROUTERS), MAX_ROUTERS + 1)}
+    for number in range(MAX_ROUTERS):
+        known.heard(b"\x00" + router_topic(f"r{number}"))
+    assert known.routers == {f"r{MAX_ROUTERS + 1}", f"r{MAX_ROUTERS + 2}"}
+
+
+def test_no_more_routers_are_remembered_than_there_is_room_for() -> None:
+    known = Subscribers()
+    for number in range(2 * MAX_CONNECTED):
+        known.heard(b"\x01" + router_topic(f"r{number}"))
+    for number in range(MAX_CONNECTED):
         known.heard(b"\x00" + router_topic(f"r{number}"))
     assert not known.routers
 
