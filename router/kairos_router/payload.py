@@ -15,6 +15,7 @@ import msgspec
 from vllm_kairos.core.chunking import ChunkSchedule
 from vllm_kairos.errors import RequestError
 from vllm_kairos.wire import params
+from vllm_kairos.wire.body import read_as_servers_do
 from vllm_kairos.wire.objectives import XARGS_KEY
 
 KV_KEY = "kv_transfer_params"
@@ -178,22 +179,10 @@ RELEASE_MODEL = "kairos-release-kv"
 
 def without_client_params(raw: bytes) -> bytes:
     """Drop what a client may not set from a pass-through body; the same bytes when there is nothing to drop."""
-    body = _as_servers_read(raw)
+    body = read_as_servers_do(raw)
     if not isinstance(body, dict) or not _forbidden_paths(body):
         return raw
     return json.dumps(_without_forbidden(body)).encode()
-
-
-def _as_servers_read(raw: bytes) -> Any:
-    """Decode what Python's json takes: NaN, lone surrogates, a byte order mark and UTF-16 too. None: not JSON."""
-    try:
-        return msgspec.json.decode(raw)
-    except msgspec.DecodeError:
-        pass
-    try:
-        return json.loads(raw)
-    except ValueError:
-        return None
 
 
 def _with_kv_params(request: ParsedRequest, value: Mapping[str, Any]) -> bytes:

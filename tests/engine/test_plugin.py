@@ -150,6 +150,39 @@ async def test_malformed_objectives_are_400_and_name_the_field(client: TestClien
     assert error["param"] == "vllm_xargs"
 
 
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (
+            b'{"vllm_xargs":{"kairos_tbt_slo_s":NaN}}',
+            "vllm_xargs.kairos_tbt_slo_s must be a number of seconds > 0 and <= 3600, got nan",
+        ),
+        (
+            b'{"vllm_xargs":{"kairos_tpot_slo_s":1e400}}',
+            "kairos_tpot_slo_s must be a number of seconds > 0 and <= 3600, got inf",
+        ),
+        (b'{"vllm_xargs":{"kairos_tbt_slo_s":-1},"user":"\\ud800"}', "got -1"),
+        (b'{"vllm_xargs":{"kairos_\\ud800":1}}', "'kairos_\\ud800'"),
+        (
+            b'{"kv_transfer_params":{"kairos":{"schema":1,"chunk_schedule":[-5]},"x":NaN}}',
+            "chunk_schedule[0] must be >= 1, got -5",
+        ),
+        (b'{"kv_transfer_params":{"kairos":{"schema":1,"chunk_schedule":[NaN]}}}', "Expected `int`, got `float`"),
+        (b'{"kv_transfer_params":{"kairos":{"\\ud800":1}}}', "{'\\ud800': 1}"),
+        (b'\xef\xbb\xbf{"vllm_xargs":{"kairos_tbt_slo_s":0}}', "got 0"),
+    ],
+)
+async def test_what_only_a_lenient_parser_reads_is_checked_too(client: TestClient, body: bytes, named: str) -> None:
+    answer = client.post("/v1/completions", content=body)
+    assert answer.status_code == 400
+    assert named in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [b'{"vllm_xargs":{"kairos_tbt_slo_s":1},"user":"\\ud800"}', b'{"kairos":' + b"[" * 200_000])
+def test_a_lenient_body_without_a_fault_of_ours_passes(body: bytes) -> None:
+    assert request_problem(body) is None
+
+
 @pytest.mark.parametrize("body", [b"kairos", b'{"kairos"', b"\xff kairos", b'["kairos"]', b'{"kv_transfer_params": "kairos"}'])
 def test_what_is_not_ours_is_vllms_to_report(body: bytes) -> None:
     assert request_problem(body) is None

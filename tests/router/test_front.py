@@ -102,7 +102,18 @@ async def test_loads_and_metrics_are_shown():
             assert 'decision_type="prefill-decode"' in await response.text()
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b'{"prompt": "\xff"}'])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b'{"prompt": "\xff"}',
+        b'{"prompt": "x", "vllm_xargs": {"kairos_tbt_slo_s": NaN}}',
+        b'{"prompt": "x", "vllm_xargs": {"kairos_tbt_slo_s": 1e400}}',
+        b'{"prompt": "x", "user": "\\ud800"}',
+    ],
+)
 async def test_bad_json_is_a_400_that_says_so(raw):
     async with cluster() as up, up.session.post(up.url + "/v1/completions", data=raw) as response:
         assert response.status == 400

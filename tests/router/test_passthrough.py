@@ -86,6 +86,16 @@ async def test_json_that_only_a_lenient_server_reads_injects_nothing_either(raw)
         assert "kv_transfer_params" not in str(json.loads(up.decode[0].received[0].raw))
 
 
+async def test_an_objective_that_only_a_lenient_server_reads_is_left_to_it():
+    raw = b'{"input": "x", "vllm_xargs": {"kairos_tbt_slo_s": NaN}}'
+    async with (
+        cluster(decode=[status(400, "got nan")]) as up,
+        up.session.post(up.url + "/v1/responses", data=raw, headers={"x-slo-tbt-ms": "50"}) as response,
+    ):
+        assert (response.status, "got nan" in await response.text()) == (400, True)
+        assert up.decode[0].received[0].raw == raw
+
+
 async def test_bodies_that_are_not_json_pass_as_they_are():
     async with (
         cluster(decode=[lambda received: Reply(json={"got": len(received.raw)})]) as up,

@@ -39,6 +39,7 @@ def test_round_trip_keeps_the_lease() -> None:
         ({"schema": 1, "chunk_schedule": [1], "lease": {"id": "", "router": "r"}}, r"lease\.id"),
         ({"schema": 1, "chunk_schedule": [1], "lease": {"id": "a", "router": "r" * 257}}, r"lease\.router"),
         ({"schema": 1, "chunk_schedule": [1], "lease": {"id": "a", "router": "r", "more": 1}}, "more"),
+        ({"schema": 1, "chunk_schedule": [1], "\ud800": 1}, "kairos must hold text without lone surrogates"),
     ],
 )
 def test_refusal_names_the_field(raw: Any, field: str) -> None:

@@ -13,6 +13,7 @@ from vllm_kairos import __version__
 from vllm_kairos.engine.settings import EngineSettings, parse_settings, rank_endpoint
 from vllm_kairos.errors import WireError
 from vllm_kairos.wire import objectives, params
+from vllm_kairos.wire.body import read_as_servers_do
 
 NODE_PATH = "/kairos/node"
 METRICS_PATH = "/kairos/metrics"
@@ -178,8 +179,8 @@ def request_problem(body: bytes) -> Problem | None:
     if b"kairos" not in body:
         return None
     try:
-        parsed = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        parsed = read_as_servers_do(body)
+    except RecursionError:
         return None
     if not isinstance(parsed, dict):
         return None

@@ -37,6 +37,8 @@ def parse(raw: Any) -> KairosParams:
         params = msgspec.convert(raw, KairosParams)
     except msgspec.ValidationError as error:
         raise WireError(f"kv_transfer_params.{PARAMS_KEY}: {error}") from error
+    except UnicodeEncodeError as error:
+        raise WireError(f"kv_transfer_params.{PARAMS_KEY} must hold text without lone surrogates, got {raw!r}") from error
     if not 1 <= params.schema <= PARAMS_SCHEMA:
         raise WireError(f"kv_transfer_params.{PARAMS_KEY}.schema must be 1..{PARAMS_SCHEMA}, got {params.schema}")
     entries, field = params.chunk_schedule, f"kv_transfer_params.{PARAMS_KEY}.chunk_schedule"
