@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_kairos.core.lease import LeaseGone, LeaseLedger, Share
+from vllm_kairos.core.lease.ledger import MAX_GRANTS
 from vllm_kairos.core.lease.terms import Lease
 from vllm_kairos.errors import StateError
 
@@ -117,7 +118,8 @@ def test_revocation_voids_every_epoch_and_epochs_go_on() -> None:
 
 
 @pytest.mark.parametrize(
-    "lease_id", ["", "boot1234", "boot1234-", "boot1234-0", "boot1234-2", "other-1", "boot1234-٣", "boot1234--1", "1" * 400]
+    "lease_id",
+    ["", "boot1234", "boot1234-", "boot1234-0", "boot1234-2", "boot1234-01", "other-1", "boot1234-٣", "boot1234--1", "1" * 400],
 )
 def test_an_id_that_was_never_granted_is_unknown(lease_id: str) -> None:
     book = ledger()
@@ -131,6 +133,19 @@ def test_a_router_without_a_share_is_told_so() -> None:
     assert book.admit(0.0, lease.lease_id, "r2", HALF) is LeaseGone.NOT_YOURS
     grant(book, 0.1, routers=("r2",))
     assert book.admit(0.2, lease.lease_id, "r1", HALF) is LeaseGone.SPENT  # it is not known any more
+
+
+def test_the_last_grants_alone_are_honoured_however_long_they_live() -> None:
+    book = LeaseLedger("boot1234-5678", ttl_s=3600.0)
+    leases = [grant(book, 0.1 * at) for at in range(MAX_GRANTS + 1)]
+    now_s = 0.1 * MAX_GRANTS
+    assert book.admit(now_s, leases[0].lease_id, "r1", HALF) is LeaseGone.EXPIRED
+    assert book.admit(now_s, leases[1].lease_id, "r1", HALF) is None
+    assert book.admit(now_s, leases[-1].lease_id, "r1", HALF) is None
+    assert book.admit(now_s, leases[1].lease_id, "r1", HALF) is LeaseGone.SPENT  # by both, of all but the first
+    assert book.revoke()
+    assert book.admit(now_s, leases[1].lease_id, "r1", HALF) is LeaseGone.REVOKED
+    assert grant(book, now_s).epoch == MAX_GRANTS + 3
 
 
 def test_an_earlier_process_granted_nothing() -> None:

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from vllm_kairos.core.lease.terms import NOTHING, Lease, LeaseGone, Share
 from vllm_kairos.errors import StateError
 
+MAX_GRANTS = 512
+"""How many are honoured at a time: with the default heartbeat, those of 51 s."""
+
 
 @dataclass(slots=True)
 class _Grant:
@@ -27,7 +30,8 @@ class LeaseLedger:
     """Grants leases, admits requests under them and revokes them. `now_s` is any clock that never goes back.
 
     A new grant replaces the one before it. What routers sent under an earlier one is honoured until that one's time is
-    over, at the expense of all granted since: what a node admits after a grant never exceeds that grant.
+    over, or `MAX_GRANTS` followed, at the expense of all granted since: what a node admits after a grant never exceeds
+    that grant.
     """
 
     def __init__(self, boot_id: str, *, ttl_s: float) -> None:
@@ -35,7 +39,7 @@ class LeaseLedger:
             raise StateError(f"lease: ttl_s must be > 0, got {ttl_s}")
         self._prefix, self._ttl_s = boot_id[:8], ttl_s
         self._epoch = self._revoked_epoch = 0
-        self._grants: list[_Grant] = []  # in force, the current one last
+        self._grants: list[_Grant] = []  # in force, of epochs that follow on each other, the current one last
 
     def grant(
         self, now_s: float, capacity: Share, *, steps: int, transfer_tokens: int, routers: Collection[str]
@@ -48,6 +52,7 @@ class LeaseLedger:
             self.revoke()
             return None
         self._forget_expired(now_s)
+        del self._grants[: 1 - MAX_GRANTS]
         self._epoch += 1
         lease = Lease(
             lease_id=f"{self._prefix}-{self._epoch}",
@@ -63,12 +68,11 @@ class LeaseLedger:
     def admit(self, now_s: float, lease_id: str, router: str, need: Share) -> LeaseGone | None:
         """Charge `need` to the share of `router`; None when there was room, else why nothing was charged."""
         self._forget_expired(now_s)
-        at = next((at for at, grant in enumerate(self._grants) if grant.lease.lease_id == lease_id), None)
-        if at is None:
+        charged = self._granted_from(lease_id)
+        if not charged:
             return self._why_gone(lease_id)
-        if router not in self._grants[at].lease.shares:
+        if router not in charged[0].lease.shares:
             return LeaseGone.NOT_YOURS
-        charged = self._grants[at:]
         if not all(grant.has_room(router, need) for grant in charged):
             return LeaseGone.SPENT
         for grant in charged:
@@ -106,12 +110,23 @@ class LeaseLedger:
         while self._grants and self._grants[0].until_s <= now_s:
             del self._grants[0]
 
-    def _why_gone(self, lease_id: str) -> LeaseGone:
+    def _granted_from(self, lease_id: str) -> list[_Grant]:
+        """What is in force of the grant `lease_id` and all since; nothing where that one is not."""
+        epoch = self._epoch_of(lease_id)
+        at = epoch - self._grants[0].lease.epoch if epoch is not None and self._grants else -1
+        return self._grants[at:] if at >= 0 else []
+
+    def _epoch_of(self, lease_id: str) -> int | None:
+        """The epoch that `lease_id` names, of those that there were so far."""
         prefix, _, digits = lease_id.rpartition("-")
-        known = prefix == self._prefix and digits.isascii() and digits.isdecimal() and len(digits) < 19
-        if not known or not 0 < int(digits) <= self._epoch:
+        known = prefix == self._prefix and digits.isascii() and digits.isdecimal() and digits[0] != "0" and len(digits) < 19
+        return int(digits) if known and int(digits) <= self._epoch else None
+
+    def _why_gone(self, lease_id: str) -> LeaseGone:
+        epoch = self._epoch_of(lease_id)
+        if epoch is None:
             return LeaseGone.UNKNOWN
-        return LeaseGone.REVOKED if int(digits) <= self._revoked_epoch else LeaseGone.EXPIRED
+        return LeaseGone.REVOKED if epoch <= self._revoked_epoch else LeaseGone.EXPIRED
 
 
 def _divided(capacity: Share, routers: Collection[str]) -> Mapping[str, Share]:
