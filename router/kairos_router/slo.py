@@ -59,11 +59,8 @@ def _for_engine(tbt_s: float | None, tpot_s: float | None) -> dict[str, float]:
 
 
 def _read(headers: Mapping[str, str], names: tuple[str, ...]) -> float | None:
-    for name in names:
-        raw = headers.get(name)
-        if raw is not None:
-            return _seconds(name, raw)
-    return None
+    """The tightest of what `names` say, each of which is checked; None: none is there."""
+    return min((_seconds(name, headers[name]) for name in names if name in headers), default=None)
 
 
 def _seconds(name: str, raw: str) -> float:

@@ -16,9 +16,20 @@ def test_the_configured_objectives_hold_unless_a_header_says_otherwise():
     assert objectives({"x-slo-tbt-ms": "30"}, DEFAULT) == Objectives(4.0, 0.03, {TBT: 0.03})
 
 
-def test_the_newer_header_wins():
-    headers = {"x-slo-ttft-ms": "250", "x-llm-d-slo-ttft-ms": "500"}
-    assert objectives(headers, DEFAULT).ttft_s == 0.5
+@pytest.mark.parametrize("values", [("250", "500"), ("500", "250")])
+def test_of_two_names_for_one_objective_the_tighter_counts(values):
+    ttft = dict(zip(("x-slo-ttft-ms", "x-llm-d-slo-ttft-ms"), values, strict=True))
+    tpot = dict(zip(("x-slo-tpot-ms", "x-llm-d-slo-tpot-ms"), values, strict=True))
+    assert objectives(ttft | tpot, DEFAULT) == Objectives(0.25, 0.25, {TPOT: 0.25})
+
+
+@pytest.mark.parametrize("kind", ["ttft", "tpot"])
+@pytest.mark.parametrize("raw", ["", "fast"])
+def test_a_malformed_header_is_refused_whatever_the_other_says(kind, raw):
+    names = f"x-slo-{kind}-ms", f"x-llm-d-slo-{kind}-ms"
+    for bad, good in (names, names[::-1]):
+        with pytest.raises(RequestError, match=f"header {bad} must be"):
+            objectives({bad: raw, good: "30"}, DEFAULT)
 
 
 @pytest.mark.parametrize(
