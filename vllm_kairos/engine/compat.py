@@ -92,6 +92,39 @@ def will_load_kv(scheduler: Any, request: Any) -> bool:
     return bool(scheduler.connector is not None and params and params.get("do_remote_prefill"))
 
 
+def adapters_in_use(scheduler: Any) -> set[int] | None:
+    """The LoRA adapters of running requests; None where there is no limit on them. Seam: `lora_config` (0.30-0.33)."""
+    if not scheduler.lora_config:
+        return None
+    return {request.lora_request.lora_int_id for request in scheduler.running if request.lora_request}
+
+
+def is_passed_over(scheduler: Any, request: Any, adapters: set[int] | None) -> bool:
+    """Whether vLLM passes over this waiting request in the next step, and goes on with those behind it.
+
+    `adapters` are those in use. Seams: a request whose grammar still compiles is in
+    WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR; one whose adapter would be one too many waits (0.30-0.33).
+    """
+    if request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+        grammar = request.structured_output_request and request.structured_output_request.grammar
+        return grammar is None or isinstance(grammar, Exception)
+    if adapters is None or request.lora_request is None or request.lora_request.lora_int_id in adapters:
+        return False
+    return len(adapters) >= int(scheduler.lora_config.max_loras)
+
+
+def cached_tokens(scheduler: Any, request: Any) -> int:
+    """How many of a waiting prompt's tokens the prefix cache holds.
+
+    Seams: `prefix_cache_lookup_enabled`, and find_longest_cache_hit() of the cache manager's coordinator,
+    which only looks (0.30-0.33).
+    """
+    manager = scheduler.kv_cache_manager
+    if not manager.prefix_cache_lookup_enabled(request):
+        return 0
+    return int(manager.coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)[1])
+
+
 def waiting_queues(scheduler: Any) -> tuple[Any, ...]:
     """The waiting queues in the order in which they are drained.
 

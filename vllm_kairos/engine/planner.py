@@ -127,12 +127,13 @@ class StepPlanner:
         """Waiting requests that only need their next token and have a slot, and those that need prefill here."""
         scheduler = self._scheduler
         arrivals, candidates = [], []
+        adapters = compat.adapters_in_use(scheduler)
         for request in self._waiting():
             if compat.has_arrived_kv(scheduler, request):
                 if _tokens_left(request) <= 1:
                     arrivals.append(request)
                     continue
-            elif not _will_prefill_here(scheduler, request):
+            elif not _will_prefill_here(scheduler, request) or compat.is_passed_over(scheduler, request, adapters):
                 continue
             candidates.append(request)
         free_slots = scheduler.max_num_running_reqs - len(scheduler.running)
@@ -141,6 +142,10 @@ class StepPlanner:
     def _waiting(self) -> Iterator[Any]:
         for queue in compat.waiting_queues(self._scheduler):
             yield from islice(queue, _SCANNED_WAITING) if queue else ()
+
+    def _unscanned(self) -> int:
+        """How many wait beyond those that a step looks at."""
+        return sum(max(0, len(queue) - _SCANNED_WAITING) for queue in compat.waiting_queues(self._scheduler))
 
     def _plan_step(self, budget: int, decodes: int, arrivals: list[Any], some_wait: bool) -> list[Any]:
         arrival_tokens = len(arrivals) * self.free_width
@@ -151,7 +156,7 @@ class StepPlanner:
         step = self.step = StepPlan(budget_tokens=budget, decode_tokens=decodes - freed + arrival_tokens)
         step.floor_for, step.floor_tokens, step.skipped = floor_for, floor_tokens, skipped
         if self._governor is not None and (head := self._first_in_time()) is not None:
-            bound = self._governor.bound(arrivals, head, len(self._prefills))
+            bound = self._governor.bound(arrivals, head, len(self._prefills) + self._unscanned())
             if bound is not None:
                 step.bounded = BoundedStep(bound)
                 forecast.bounded = BoundedStep(bound) if some_wait else None
@@ -209,9 +214,9 @@ class StepPlanner:
         held = []
         yields = arrivals and not compat.drains_kv_holders_first(self._scheduler)
         for request in self._prefills:
-            state, done = self._state(request), _computed(request)
-            waiting = not compat.is_running(request)
-            spare, left = forecast.spare_tokens, _tokens_left(request)
+            state, waiting, spare = self._state(request), not compat.is_running(request), forecast.spare_tokens
+            done = self._done(forecast, state, request) if waiting and spare > 0 else _computed(request)
+            left = _tokens_left(request) + _computed(request) - done
             if forecast.bounded is not None:
                 left = self._in_time(forecast, state, request, done, min(left, spare) if spare > 0 else left)
             if state is None:
@@ -228,6 +233,14 @@ class StepPlanner:
                 continue
             forecast.grant(request, min(left, max(room, 1)), chi, done, in_time=self._is_in_time(state))
         return held
+
+    def _done(self, forecast: StepPlan, state: ScheduleState | None, request: Any) -> int:
+        """What a waiting prompt need not compute; where it may get tokens at all, what the prefix cache holds of it, too."""
+        done = _computed(request)
+        full = forecast.bounded is not None and forecast.bounded.full
+        if done or full or (state is not None and forecast.room(state.chi(0)) <= 0):
+            return done
+        return compat.cached_tokens(self._scheduler, request)
 
     def _in_time(self, step: StepPlan, state: ScheduleState | None, request: Any, computed: int, new: int) -> int:
         """Tokens of `new` with which the step ends by the running decodes' deadlines, where these bound `request`."""
