@@ -35,10 +35,10 @@ def nobody_joins_or_leaves(output: Any) -> bool:
 def read_load(scheduler: Any, output: Any, suspects: AbstractSet[str]) -> StepLoad:
     """Read a step right after schedule(), which has advanced `num_computed_tokens` by the step's tokens.
 
-    `suspects` are those who `entered`. A chunk is anything but a single token behind a whole prompt (and its
-    drafts). Most steps carry none, and are read without looking at each request. Seam: the outputs'
-    `num_computed_tokens` are those before the step; suspects are the only ones that prefill, unless failed
-    KV loads threw some back (0.30-0.32).
+    `suspects` are those who `entered`. A chunk is anything but the last single token behind a whole prompt (and its
+    drafts): a preempted request computes those before it anew. Most steps carry none, and are read without looking at
+    each request. Seam: the outputs' `num_computed_tokens` are those before the step; suspects are the only ones that
+    prefill, unless failed KV loads threw some back (0.30-0.32).
     """
     scheduled, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
     kv_tokens = sum(output.scheduled_cached_reqs.num_computed_tokens)
@@ -83,7 +83,7 @@ def _load(scheduler: Any, scheduled: Mapping[str, int], kv_tokens: int, suspects
     for request_id in suspects:
         request, chunk = requests[request_id], scheduled[request_id]
         before = request.num_computed_tokens - chunk
-        if chunk <= width and before >= request.num_prompt_tokens - 1:
+        if chunk <= width and before >= request.num_prompt_tokens - 1 and not request.is_prefill_chunk:
             continue
         decodes -= 1
         tokens += chunk

@@ -57,6 +57,7 @@ class StepGovernor:
         self._own: dict[str, Objective] = {}  # of requests that bring one
         self._prefilling: dict[str, Any] = {}  # running, before the step being scheduled
         self._head: str | None = None  # the first to wait for prefill, in the step being scheduled
+        self._waited = False  # as far as the governor knows
         self._last_ids: dict[str, int] = {}
         self._kv_tokens = 0  # of those in the last step, after it
         self._decodes = -1  # how many they are, where all of them decode and nobody else does
@@ -102,6 +103,9 @@ class StepGovernor:
 
     def begin(self, running_prefills: Sequence[Any]) -> None:
         """A step is about to be scheduled; `running_prefills` are between two chunks."""
+        if self._head is None and self._waited:
+            self._waited = False
+            self._governor.nobody_waits()
         self._head = None
         if ended := compat_steps.ended_requests(self._scheduler):
             self._catch_up()
@@ -118,7 +122,7 @@ class StepGovernor:
         """
         if self._untold:
             self._catch_up()
-        self._head = head.request_id
+        self._head, self._waited = head.request_id, True
         last_ids, kv_tokens = self._last_ids, self._kv_tokens
         for request_id, request in self._prefilling.items():
             if request_id in last_ids:
@@ -127,16 +131,17 @@ class StepGovernor:
             kv_tokens += request.num_tokens
         decodes = len(self._scheduler.running) - len(self._prefilling) + len(arrivals)
         now_s = self._clock()
-        queue = self._queue(head, prompts, now_s) if self._governor.serves_ttft else None
+        queue = self._queue(head, prompts, decodes, now_s) if self._governor.serves_ttft else None
         return self._governor.bound(now_s, decodes, max(0, kv_tokens), self._head, queue)
 
-    def _queue(self, head: Any, prompts: int, now_s: float) -> Queue | None:
+    def _queue(self, head: Any, prompts: int, decodes: int, now_s: float) -> Queue | None:
         """What waits, while the first of it waits for its first token. Seam: `arrival_time` is wall-clock time (0.30-0.32)."""
         if head.num_output_tokens:
             return None
-        done_tokens = head.num_computed_tokens
+        done_tokens = head.num_computed_tokens or compat.cached_tokens(self._scheduler, head)
         whole = with_chunk(NO_CHUNKS, done_tokens, head.num_tokens - done_tokens)
-        return Queue(prompts, whole, now_s - (self._wall_clock() - head.arrival_time))
+        most_tokens = max(1, self._scheduler.max_num_scheduled_tokens - decodes)
+        return Queue(prompts, whole, now_s - (self._wall_clock() - head.arrival_time), most_tokens)
 
     def step_scheduled(self, output: Any) -> None:
         """A step leaves for the workers."""

@@ -47,7 +47,7 @@ class Governed(Ungoverned):
 
     def __init__(self, spec: EngineSpec, settings: GovernorSettings) -> None:
         self._governor = Governor(spec.model, settings)
-        self._objective = settings.objective
+        self._objective, self._budget_tokens = settings.objective, spec.token_budget_tokens
         self._flight: Flight | None = None
         self._head: Job | None = None
         self._composed_s = 0.0
@@ -59,10 +59,11 @@ class Governed(Ungoverned):
     def bound(self, head: Job | None, prompts: int, decodes: int, kv_tokens: int) -> StepBound | None:
         self._head, self.asked = head, head is not None
         if head is None:
+            self._governor.nobody_waits()
             return None
         kv_tokens += self._gone_kv_tokens
         whole = with_chunk(NO_CHUNKS, head.computed_tokens, head.tokens_left)
-        queue = None if head.produced_tokens else Queue(prompts, whole, head.submitted_s)
+        queue = None if head.produced_tokens else Queue(prompts, whole, head.submitted_s, max(1, self._budget_tokens - decodes))
         return self._governor.bound(self._composed_s, decodes, kv_tokens, head.request.request_id, queue)
 
     def begun(self, now_s: float, decodes: DecodeGroup, joiners: Sequence[Job], chunks: Sequence[Chunk]) -> None:

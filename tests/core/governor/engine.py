@@ -53,6 +53,8 @@ class Engine:
 
     def _carried(self) -> PrefillTotals:
         carried = NO_CHUNKS
+        if not self.prompts:
+            self.governor.nobody_waits()
         bound = self._bound() if self.prompts else None
         step = BoundedStep(bound) if bound else None
         for number, prompt in enumerate(self.prompts):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.core.governor.engine import Engine
 from tests.strategies import A100, models
-from vllm_kairos.core.governor import MEASURED, Governor, GovernorSettings, Objective, with_chunk
+from vllm_kairos.core.governor import MEASURED, Governor, GovernorSettings, Moment, Objective, Queue, with_chunk
 from vllm_kairos.core.governor.chunk import NO_CHUNKS
 from vllm_kairos.core.linear import LinearStepModel
 
@@ -182,6 +182,30 @@ def test_a_prompt_that_comes_later_has_not_starved() -> None:
     at = node.steps
     node.run(5)
     assert not any(chunks.tokens for chunks in node.chunks[at:])
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_a_head_that_takes_anothers_place_has_waited_as_long_unless_that_one_was_served(served: bool) -> None:
+    governor = Governor(A100, GovernorSettings(objective=Objective(tbt_s=NO_ROOM_S), starvation_s=1.0, floor_tokens=16))
+    governor.deadlines.go_on({"d": Objective(tbt_s=NO_ROOM_S)}, 1, Moment(0.0))
+    for index in range(12):
+        bound = governor.bound(index / 10, 1, 100, f"p{index}")
+        assert bound is not None
+        assert bound.starving == (not served and index >= 10)
+        if served:
+            governor.head_served(index / 10)
+
+
+def test_a_step_that_nothing_bounds_is_not_counted_as_bounded() -> None:
+    """The one before it was bounded, and carried no prefill."""
+    slo = Objective(tpot_s=0.02)
+    governor = Governor(A100, GovernorSettings(objective=slo, ttft_slo_s=1.0, beta=1.0))
+    governor.deadlines.go_on({"d": slo}, 1, Moment(0.0))
+    whole = with_chunk(NO_CHUNKS, 0, 10)
+    assert governor.bound(0.0, 1, 100, "p", Queue(1, whole, 0.0, 100)) is not None
+    assert governor.bound(0.02, 1, 100, "p", Queue(1, with_chunk(NO_CHUNKS, 0, 50_000), -9.0, 50_000)) is None
+    governor.finished(governor.scheduled(0.02, 1, 100, whole), 9.0, 8.98)
+    assert (governor.counts.bounded_steps, governor.counts.late_steps) == (0, 0)
 
 
 def test_a_step_is_bounded_only_where_somebody_decodes() -> None:

@@ -17,11 +17,12 @@ def is_bounded(
     tokens: int = 2000,
     ttft_slo_s: float | None = 2.0,
     model: LinearStepModel = COSTLY,
+    budget_tokens: int = 8192,
 ) -> bool:
     settings = GovernorSettings(objective=Objective(tpot_s=0.01), beta=SAFE_SHARE, ttft_slo_s=ttft_slo_s)
     governor = Governor(model, settings)
     governor.deadlines.go_on({f"d{number}": settings.objective for number in range(decodes)}, decodes, Moment(100.0))
-    queue = Queue(prompts, with_chunk(NO_CHUNKS, 0, tokens), 100.0 - waited_s)
+    queue = Queue(prompts, with_chunk(NO_CHUNKS, 0, tokens), 100.0 - waited_s, budget_tokens)
     return governor.bound(100.0, decodes, 1000, "p", queue) is not None
 
 
@@ -45,6 +46,11 @@ def test_a_late_one_goes_where_its_step_carries_three_times_as_much_for_its_time
     """In time 100 tokens take 9 ms; 400 would take 12 ms."""
     assert is_bounded(waited_s=5.0, tokens=399)
     assert not is_bounded(waited_s=5.0, tokens=401)
+
+
+def test_what_a_step_carries_is_no_more_than_its_budget() -> None:
+    assert not is_bounded(waited_s=5.0, tokens=10_000, budget_tokens=401)
+    assert is_bounded(waited_s=5.0, tokens=10_000, budget_tokens=399)
 
 
 def test_a_late_one_goes_where_no_chunk_is_in_time() -> None:

@@ -22,11 +22,15 @@ _PREFILL, _DECODE, _MIXED = Regime.PREFILL, Regime.DECODE, Regime.MIXED
 
 
 class Queue(NamedTuple):
-    """What waits for prefill: how many prompts, and of the first one its chunk, if whole, and since when it waits."""
+    """What waits for prefill: how many prompts, and of the first one its chunk, if whole, and since when it waits.
+
+    `most_tokens` of it fit in one step.
+    """
 
     prompts: int
     first: PrefillTotals
     since_s: float
+    most_tokens: int
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +65,8 @@ class Governor:
         """Whether a `queue` makes a difference."""
         self._flights: deque[Flight] = deque()
         self._head: str | None = None
-        self._dry_since_s = 0.0
+        self._head_served = False  # in the step scheduled last
+        self._dry_since_s: float | None = None  # None: no prompt waited then
         self._reported_drift = 1.0
         self.counts = GovernorCounts(share=self.share, correction=self._correction.factors)
         self._asked: tuple[float, bool, bool] | None = None  # deadline, lost, starving: of the step being scheduled
@@ -74,10 +79,11 @@ class Governor:
         It serves `running_decodes` with `kv_tokens` of KV, those of prompts not included. `head` is the first prompt
         in the queue that deadlines bound; `head_served` is to be told when it gets tokens. Where decodes alone would
         miss the earliest deadline, it gets the floor: waiting cannot save it. `queue` serves a TTFT objective; None:
-        the head has had its first token.
+        the head has had its first token. A head that took the place of one that got nothing has waited as long.
         """
-        if head != self._head:
-            self._head, self._dry_since_s = head, now_s
+        if self._dry_since_s is None or (self._head_served and head != self._head):
+            self._dry_since_s = now_s
+        self._head, self._head_served, self._asked = head, False, None
         begin_s = self._next_begin_s(now_s)
         due_s, tpot_s = self.deadlines.earliest(begin_s)
         left_s = due_s - begin_s
@@ -110,15 +116,20 @@ class Governor:
         whole_s = price.step_s(first)
         if begin_s + whole_s - queue.since_s < self.share * ttft_slo_s:
             return False
-        tokens = largest_chunk(price, limit_s, NO_CHUNKS, Prompt(first.done_tokens, first.tokens), first.tokens)
+        most, done = min(first.tokens, queue.most_tokens), first.done_tokens
+        tokens = largest_chunk(price, limit_s, NO_CHUNKS, Prompt(done, most), most)
         if not tokens:
             return True
-        in_time_s = price.step_s(with_chunk(NO_CHUNKS, first.done_tokens, tokens))
-        return first.tokens * in_time_s >= _WORTH_DECODES * tokens * whole_s
+        in_time_s, most_s = price.step_s(with_chunk(NO_CHUNKS, done, tokens)), price.step_s(with_chunk(NO_CHUNKS, done, most))
+        return most * in_time_s >= _WORTH_DECODES * tokens * most_s
 
     def head_served(self, now_s: float) -> None:
         """The first prompt in the queue gets tokens in the step that is being scheduled."""
-        self._dry_since_s = now_s
+        self._dry_since_s, self._head_served = now_s, True
+
+    def nobody_waits(self) -> None:
+        """No prompt waited for prefill when the last step was scheduled."""
+        self._dry_since_s = None
 
     def scheduled(self, now_s: float, running_decodes: int, kv_tokens: int, chunks: PrefillTotals) -> Flight:
         """A step leaves for the device. `kv_tokens` counts what all its sequences hold before it.
