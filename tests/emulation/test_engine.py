@@ -61,7 +61,7 @@ def test_a_slow_node_is_slow_by_the_factor() -> None:
     clock = Clock()
     engine = _engine(clock)
     engine.faults.add(Fault(kind=FaultKind.SLOW, factor=3.0))
-    engine.faults.begin(1, 0.0)
+    engine.faults.begin(1, 0.0, computes=True)
     engine.wait(engine.hand_over([Turn("a", 0, 1000)]))
     assert clock.now_s - 100.0 == pytest.approx(3 * MODEL.latency_s(0, 0, 1000, 0))
 
@@ -83,7 +83,7 @@ def test_a_step_without_end_is_slept_for_bit_by_bit() -> None:
     clock, slept = Clock(), []
     engine = _engine(clock)
     engine.faults.add(Fault(kind=FaultKind.SLOW, factor=1e308))
-    engine.faults.begin(1, 0.0)
+    engine.faults.begin(1, 0.0, computes=True)
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)

@@ -10,23 +10,32 @@ from vllm_kairos.errors import ConfigError
 
 def test_a_fault_waits_for_its_step_or_its_time() -> None:
     board = FaultBoard([Fault(kind=FaultKind.CRASH, at_step=3), Fault(kind=FaultKind.HANG, at_s=2.0, duration_s=1.0)])
-    assert board.begin(2, 1.0) == []
-    assert [fault.kind for fault in board.begin(3, 1.0)] == [FaultKind.CRASH]
-    assert [fault.kind for fault in board.begin(4, 2.0)] == [FaultKind.HANG]
-    assert board.begin(5, 3.0) == []
+    assert board.begin(2, 1.0, computes=True) == []
+    assert [fault.kind for fault in board.begin(3, 1.0, computes=True)] == [FaultKind.CRASH]
+    assert [fault.kind for fault in board.begin(4, 2.0, computes=True)] == [FaultKind.HANG]
+    assert board.begin(5, 3.0, computes=True) == []
+
+
+def test_a_device_hangs_only_over_a_step_that_it_computes() -> None:
+    hang, slow = Fault(kind=FaultKind.HANG), Fault(kind=FaultKind.SLOW, factor=3.0)
+    board = FaultBoard([hang, slow])
+    assert board.begin(1, 5.0, computes=False) == []
+    assert board.slowdown(5.0) == 3.0
+    assert board.begin(1, 6.0, computes=True) == [hang]
+    assert board.begin(2, 7.0, computes=True) == []
 
 
 def test_slow_for_a_while() -> None:
     board = FaultBoard()
     board.add(Fault(kind=FaultKind.SLOW, factor=3.0, duration_s=10.0))
-    assert board.begin(1, 5.0) == []
+    assert board.begin(1, 5.0, computes=True) == []
     assert [board.slowdown(at_s) for at_s in (5.0, 14.9, 15.0)] == [3.0, 3.0, 1.0]
 
 
 def test_so_many_transfers_fail_and_so_many_leases_end() -> None:
     board = FaultBoard([Fault(kind=FaultKind.FAIL_TRANSFERS, count=2), Fault(kind=FaultKind.EXPIRE_TRANSFERS)])
     assert not board.take_transfer_failure()
-    board.begin(1, 0.0)
+    board.begin(1, 0.0, computes=True)
     assert [board.take_transfer_failure() for _ in range(3)] == [True, True, False]
     assert [board.take_expiry() for _ in range(2)] == [True, False]
 

@@ -138,6 +138,19 @@ def test_a_step_takes_what_the_profile_predicts(make_node: Any) -> None:
     assert time.perf_counter() - begun_s >= load_shipped(PROFILE).step_model.latency_s(0, 0, 500, 0)
 
 
+def test_an_idle_engine_hangs_with_its_next_step_and_takes_the_request_in(make_node: Any) -> None:
+    node, begun_s = make_node(), time.perf_counter()
+    node.worker.emulation_fault({"kind": "hang", "duration_s": 1.0})
+    node.add(make_request("a", 100, max_tokens=2))
+    assert node.scheduler.has_unfinished_requests()
+    assert time.perf_counter() - begun_s < 1.0
+    begun_s = time.perf_counter()
+    node.step()
+    assert time.perf_counter() - begun_s >= 1.0
+    node.step_until(lambda: not node.scheduler.has_unfinished_requests())
+    assert len(node.said["a"]) == 2
+
+
 def test_kv_capacity_is_the_profiles(make_node: Any) -> None:
     node, profile = make_node(), load_shipped(PROFILE)
     (spec,) = node.worker.get_kv_cache_spec().values()

@@ -45,6 +45,18 @@ def test_a_busy_engines_lease_ends_unless_a_fresh_look_renews_it(engine: Leased)
     assert engine.lease is not None
 
 
+def test_the_lease_of_an_engine_that_hangs_in_a_step_ends_by_itself(engine: Leased) -> None:
+    before = engine.lease
+    engine.scheduler.add_request(make_request("A", 100))
+    engine.scheduler.schedule()  # whose output never comes
+    lease = engine.lease
+    assert before is not None
+    assert lease is not None
+    assert lease.epoch == before.epoch
+    engine.now_s += LeaseSettings().ttl_s
+    assert engine.lease is None
+
+
 def test_grants_shrink_under_load(build: Any) -> None:
     engine = Leased(build, blocks=2000, max_sequences=64)
     shares = [engine.share()]

@@ -114,11 +114,11 @@ class EmulatedWorker:
     def emulation_fault(self, fault: dict[str, Any]) -> None:
         """Have `fault` happen; ConfigError says what is wrong with it."""
         self.engine.faults.add(parse_fault(fault))
-        self._begin_faults()
+        self._begin_faults(computes=False)
 
     def execute_model(self, scheduler_output: Any) -> ModelRunnerOutput | None:
         """Hand the step to the device. Seam: a step without tokens is answered here, any other by `sample_tokens`."""
-        self._begin_faults()
+        self._begin_faults(computes=scheduler_output.total_num_scheduled_tokens > 0)
         engine = self.engine
         engine.sequences.end(scheduler_output.finished_req_ids)
         transfers = self._transfers(scheduler_output)
@@ -156,9 +156,9 @@ class EmulatedWorker:
             if (ids := cached.all_token_ids.get(request_id)) is not None:
                 self.engine.sequences.begin(request_id, len(ids) - cached.num_output_tokens[index], ids)
 
-    def _begin_faults(self) -> None:
+    def _begin_faults(self, *, computes: bool) -> None:
         engine = self.engine
-        for fault in engine.faults.begin(engine.steps + 1, engine.elapsed_s):
+        for fault in engine.faults.begin(engine.steps + 1, engine.elapsed_s, computes=computes):
             _carry_out(fault)
 
 

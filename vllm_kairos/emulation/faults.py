@@ -14,7 +14,7 @@ class FaultKind(StrEnum):
     """What can go wrong."""
 
     CRASH = "crash"  # the engine core dies at once, as by kill -9
-    HANG = "hang"  # the device does not answer for `duration_s`
+    HANG = "hang"  # the device does not answer for `duration_s`, from its next step on
     SLOW = "slow"  # every step takes `factor` times as long for `duration_s`
     FAIL_TRANSFERS = "fail_transfers"  # the next `count` pulls by this node fail
     EXPIRE_TRANSFERS = "expire_transfers"  # the next `count` KV leases of this node end at once
@@ -80,9 +80,13 @@ class FaultBoard:
         """Ask for one more."""
         self._pending.append(fault)
 
-    def begin(self, step: int, elapsed_s: float) -> list[Fault]:
-        """Begin what is due; returns the crashes and hangs, which the caller must carry out."""
-        due = [fault for fault in self._pending if fault.is_due(step, elapsed_s)]
+    def begin(self, step: int, elapsed_s: float, *, computes: bool) -> list[Fault]:
+        """Begin what is due; returns the crashes and hangs, which the caller must carry out.
+
+        A device hangs over a step that it `computes`, and until there is one its engine takes requests in.
+        """
+        possible = [fault for fault in self._pending if computes or fault.kind is not FaultKind.HANG]
+        due = [fault for fault in possible if fault.is_due(step, elapsed_s)]
         if due:
             self._pending = [fault for fault in self._pending if fault not in due]
         for fault in due:
