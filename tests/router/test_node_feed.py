@@ -285,6 +285,10 @@ async def test_frames_arrive_over_zmq_and_stop_when_left():
                 await asyncio.sleep(0.01)
         await subscriber.leave("d0")
         await subscriber.leave("d0")
+        for later in range(sequence + 1, sequence + 21):
+            await publisher.send_multipart(encode_state(msgspec.structs.replace(BASE, sequence=later, running_decodes=9), None))
+            await asyncio.sleep(0.01)
+        assert feed.node("d0", 1.0).running_decodes == BASE.running_decodes
     finally:
         await subscriber.close()
         publisher.close(linger=0)
